@@ -1,0 +1,71 @@
+# Sourced by the scripts beside it: one virtual environment for this checkout.
+#
+# In: OUTLAST_VENV (default: .venv in the checkout), OUTLAST_PYTHON (default: the first of python3, python3.13, 3.12,
+# 3.11 that is new enough). Out: $checkout, $venv, and `install_extras`. The package is installed again only when
+# pyproject.toml, the checkout or the Python version changed, or another extra is asked for.
+
+checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+venv=${OUTLAST_VENV:-$checkout/.venv}
+[[ $venv == /* ]] || venv=$PWD/$venv
+
+fail() {
+  printf '%s\n' "$@" >&2
+  exit 1
+}
+
+# A folder of absolute path, made if it is not there.
+absolute_folder() {
+  mkdir -p -- "$1" && (cd -- "$1" && pwd -P)
+}
+
+install_extras() {
+  make_environment
+  local stamp=$venv/.outlast-installed identity installed="" extra missing=()
+  identity="$(cksum <"$checkout/pyproject.toml") $checkout $("$venv/bin/python" --version)"
+  if [[ -f $stamp && $(head -n 1 "$stamp") == "$identity" ]]; then
+    installed=$(tail -n 1 "$stamp")
+  fi
+  for extra in "$@"; do
+    [[ ",$installed," == *",$extra,"* ]] || missing+=("$extra")
+  done
+  ((${#missing[@]})) || return 0
+  installed=$(IFS=,; echo "${installed:+$installed,}${missing[*]}")
+  echo "Installing outlast[$installed] into $venv; the first time takes some minutes."
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$checkout[$installed]" ||
+    fail "The installation failed; what pip says stands above." "Fix it and run the same line again."
+  printf '%s\n' "$identity" "$installed" >"$stamp"
+}
+
+make_environment() {
+  "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return 0
+  local python
+  if ! python=$(find_python); then
+    install_debian_packages
+    python=$(find_python) || fail \
+      "There is no Python 3.11 or newer with the venv module on this machine." \
+      "On Debian or Ubuntu: apt-get install python3 python3-venv. Elsewhere install Python 3.11 or newer," \
+      "or name one: OUTLAST_PYTHON=/path/to/python3 $0"
+  fi
+  echo "Making a virtual environment in $venv with $python."
+  "$python" -m venv "$venv" || fail "The virtual environment could not be made." \
+    "Remove $venv, or name another folder: OUTLAST_VENV=/path/to/folder $0"
+}
+
+# Print the first Python that is new enough and can make virtual environments (Debian ships ensurepip apart).
+find_python() {
+  local candidate
+  for candidate in ${OUTLAST_PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+      echo "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+install_debian_packages() {
+  [[ -z ${OUTLAST_PYTHON:-} && $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 0
+  echo "Installing the Debian packages python3 and python3-venv."
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    python3 python3-venv >/dev/null || fail "apt-get could not install python3 and python3-venv."
+}

@@ -1,0 +1,86 @@
+"""Outlast: train your own encoder, from raw text to a Hugging Face model, on machines that can be taken away.
+
+    outlast.read_recipe("RUN.toml")  ->  a Recipe, which the verbs take
+    outlast.prepare_data(...)        ->  tokenizer, shards, manifest
+    outlast.open_stream(...)         ->  batches of numpy arrays, for JAX, PyTorch or TensorFlow
+    outlast.train_run(...)           ->  a trained state, resumable at any moment
+    outlast.load_model(DIR)          ->  a callable from numpy arrays to numpy arrays
+
+A name is imported when it is first used, so ``import outlast`` is free and the data half needs no jax.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outlast.errors import (
+        CheckpointError,
+        ConfigError,
+        CorpusError,
+        Interrupted,
+        OutlastError,
+        Preempted,
+        RunError,
+        ShardError,
+        StorageError,
+        TokenizerError,
+    )
+    from outlast.inference import fill_mask, load_model
+    from outlast.prepare import prepare_data
+    from outlast.recipe import Recipe, make_recipe, read_recipe
+    from outlast.run import evaluate_run, export_run, train_run
+    from outlast.stream.loader import open_stream
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "CheckpointError": "errors",
+    "ConfigError": "errors",
+    "CorpusError": "errors",
+    "Interrupted": "errors",
+    "OutlastError": "errors",
+    "Preempted": "errors",
+    "RunError": "errors",
+    "ShardError": "errors",
+    "StorageError": "errors",
+    "TokenizerError": "errors",
+    "Recipe": "recipe",
+    "make_recipe": "recipe",
+    "read_recipe": "recipe",
+    "prepare_data": "prepare",
+    "open_stream": "stream.loader",
+    "evaluate_run": "run",
+    "export_run": "run",
+    "train_run": "run",
+    "fill_mask": "inference",
+    "load_model": "inference",
+}
+
+__all__ = [  # noqa: RUF022  (in the order of the journey)
+    "Recipe",
+    "make_recipe",
+    "read_recipe",
+    "prepare_data",
+    "open_stream",
+    "train_run",
+    "evaluate_run",
+    "export_run",
+    "load_model",
+    "fill_mask",
+    "OutlastError",
+    "ConfigError",
+    "CorpusError",
+    "TokenizerError",
+    "ShardError",
+    "StorageError",
+    "CheckpointError",
+    "RunError",
+    "Preempted",
+    "Interrupted",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,266 @@
+"""Attempts: who owns a run, one life of the training process after another.
+
+In: a store. Out: an ``Attempt``, claimed by creating ``attempts/<E>.json`` for E = largest + 1, kept by a
+heartbeat that only its owner writes. Claiming over a living owner is refused. Nothing here needs a clock that
+two machines share, nor an update that compares first: creating what must not exist is enough, so every store
+will do (docs/design/commit.md).
+"""
+
+import dataclasses
+import logging
+import threading
+import uuid
+
+from outlast.checkpoint.config import CheckpointConfig
+from outlast.checkpoint.interval import Life
+from outlast.checkpoint.line import claim_name, heartbeat_name, line_of, record_name
+from outlast.checkpoint.owner import Owner, Report
+from outlast.checkpoint.process import Clock, ProcessIdentity, this_process
+from outlast.checkpoint.records import (
+    attempt_objects,
+    claim_exists,
+    list_keys,
+    newest_attempt,
+    read_life,
+    read_recorded,
+)
+from outlast.checkpoint.sealed import seal
+from outlast.errors import CheckpointError, Fenced, ObjectExists, OutlastError, StoreUnreachable
+from outlast.storage import Store
+
+_log = logging.getLogger(__name__)
+_LONGEST_HISTORY = 50
+
+
+class Attempt:
+    """One life of the training process, and its right to write.
+
+    ``number`` grows with every claim. ``last_step`` is the newest step reached, told by the train loop
+    through the checkpoint writer and kept in the heartbeat for the history.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        number: int,
+        *,
+        config: CheckpointConfig,
+        clock: Clock,
+        report: Report,
+        claimed_at: float,
+    ) -> None:
+        self.store = store
+        self.number = number
+        self.restored_step: int | None = None
+        self.restored_commit: str | None = None
+        self.last_step: int | None = None
+        self._config = config
+        self._clock = clock
+        self._report = report
+        self._counter = 0
+        self._confirmed = claimed_at
+        self._fenced: Fenced | None = None
+        self._stop = threading.Event()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start_heartbeat(self) -> None:
+        """Write the first heartbeat, then one every ``heartbeat_seconds`` from a daemon thread."""
+        self.store.retry(self.beat)
+        self._thread = threading.Thread(
+            target=self._keep_beating, name=f"heartbeat-{self.number}", daemon=True
+        )
+        self._thread.start()
+
+    def beat(self, *, closed: bool = False) -> None:
+        """Write one heartbeat, then look for a later claim. Raises Fenced, StorageError."""
+        with self._writing:
+            begun = self._clock.now()
+            self._counter += 1
+            heartbeat = {
+                "version": 1,
+                "attempt": self.number,
+                "counter": self._counter,
+                "closed": closed,
+                "last_step": self.last_step,
+                "now": begun,
+                "wall": self._clock.wall(),
+            }
+            self.store.replace(heartbeat_name(self.number), [seal(heartbeat)])
+            self._look_for_later_claim()
+            self._confirmed = begun
+
+    def record_restored(self, step: int, commit_name: str | None = None) -> None:
+        """Write down what this attempt starts from: the restored step, 0 for a fresh start. Training comes
+        after.
+
+        Args:
+            commit_name: the commit that was restored; without it the commit of that step in the line is
+            looked up.
+
+        Raises:
+            Fenced: a later attempt has claimed the run.
+            CheckpointError: the line has no commit of that step.
+        """
+        self.check_owned()
+        if commit_name is None:
+            commit_name = self._find_commit(step)
+        record = {"version": 1, "attempt": self.number, "step": step, "commit": commit_name}
+        self.store.create_or_confirm(record_name(self.number), [seal(record)])
+        self.restored_step = step
+        self.restored_commit = commit_name
+        self.last_step = step if self.last_step is None else max(step, self.last_step)
+
+    def check_owned(self) -> None:
+        """Ask the store whether this attempt still owns the run.
+
+        A heartbeat that has grown too old is renewed before the question: an owner that slept, or whose store
+        was away, and that nobody has replaced meanwhile, goes on.
+
+        Raises:
+            Fenced: a later claim exists; or the heartbeat is older than its limit and the store does not
+            answer.
+            StoreUnreachable: no answer, and the heartbeat is still young.
+        """
+        if self._fenced:
+            raise self._fenced
+        if self._age() <= self._config.heartbeat_limit_seconds:
+            self.store.retry(self._look_for_later_claim)
+            return
+        try:
+            self.store.retry(self.beat)
+        except StoreUnreachable as error:
+            raise self._fence(
+                f"The heartbeat of attempt {self.number} is {self._age():.0f} s old, and the store is silent."
+            ) from error
+        except Fenced:
+            raise
+        except (
+            OutlastError
+        ) as error:  # a full disk: nobody else can claim on it either, and no later claim is there
+            self._report(f"the heartbeat cannot be written: {error.message}")
+            begun = self._clock.now()
+            self.store.retry(self._look_for_later_claim)
+            self._confirmed = begun
+
+    def check_owned_locally(self) -> None:
+        """Check before a step, without touching the store while the heartbeat is young. Raises Fenced."""
+        if self._fenced:
+            raise self._fenced
+        if self._age() > self._config.heartbeat_limit_seconds:
+            self.check_owned()
+
+    def close(self) -> None:
+        """Stop the heartbeat and mark the attempt as ended, so that the next one need not wait.
+
+        Safe to call twice.
+        """
+        if self._stop.is_set():
+            return
+        self.stop_heartbeat()
+        if self._fenced:
+            return
+        try:
+            self.beat(closed=True)
+        except OutlastError as error:
+            self._report(f"attempt {self.number} could not be marked as ended: {error.message}")
+
+    def stop_heartbeat(self) -> None:
+        """Stop the heartbeat without a mark, as a death would."""
+        self._stop.set()
+        if self._thread:
+            self._thread.join(timeout=self._config.heartbeat_limit_seconds)
+
+    def history(self) -> list[Life]:
+        """Return the lives of the latest 50 earlier attempts, oldest first; damaged or missing ones are left
+        out.
+        """
+        numbers = sorted({number for number, _ in attempt_objects(self.store) if number < self.number})
+        numbers = numbers[-_LONGEST_HISTORY:]
+        lives = [read_life(self.store, number) for number in numbers]
+        return [life for life in lives if life]
+
+    def _find_commit(self, step: int) -> str | None:
+        keys = [key for key in list_keys(self.store) if key.attempt < self.number]
+        for key in line_of(keys, read_recorded(self.store, up_to=self.number)):
+            if key.step == step:
+                return key.name
+        if step:
+            raise CheckpointError(
+                f"The run has no checkpoint of step {step} to start from.", where=self.store.url
+            )
+        return None
+
+    def _age(self) -> float:
+        return self._clock.now() - self._confirmed
+
+    def _look_for_later_claim(self) -> None:
+        """Later claims follow without a gap, so one name tells."""
+        if self.store.exists(claim_name(self.number + 1)):
+            raise self._fence(f"Attempt {self.number + 1} has claimed the run; attempt {self.number} stops.")
+
+    def _fence(self, message: str) -> Fenced:
+        self._fenced = Fenced(
+            message,
+            where=self.store.url,
+            remedy="nothing: what this attempt committed before is kept, the new owner goes on",
+        )
+        return self._fenced
+
+    def _keep_beating(self) -> None:
+        while not self._stop.wait(self._config.heartbeat_seconds):
+            try:
+                self.beat()
+            except Fenced:
+                return
+            except Exception as error:  # a thread that dies would silently give the run away
+                message = error.message if isinstance(error, OutlastError) else repr(error)
+                self._report(f"the heartbeat of attempt {self.number} failed, trying again: {message}")
+
+
+def claim_attempt(
+    store: Store,
+    *,
+    config: CheckpointConfig,
+    clock: Clock | None = None,
+    report: Report = _log.warning,
+    process: ProcessIdentity | None = None,
+    start_heartbeat: bool = True,
+) -> Attempt:
+    """Claim the run in a store, waiting where the owner may be dead and only its silence can tell.
+
+    Args:
+        clock, process: for tests; the machine's clock and this process otherwise.
+        report: told what is waited for.
+        start_heartbeat: False leaves ``Attempt.beat`` to the caller.
+
+    Raises:
+        RunError: the run has a living owner; names its host, pid and age.
+        StoreUnreachable: the store does not answer.
+    """
+    clock = clock or Clock()
+    process = process or this_process()
+    while True:
+        number = newest_attempt(store)
+        if number and claim_exists(store, number):
+            Owner(store, number).wait_until_free(config, clock, process, report)
+        number += 1
+        begun = clock.now()
+        claim = {
+            "version": 1,
+            "attempt": number,
+            "claim": uuid.uuid4().hex,
+            **dataclasses.asdict(process),
+            "now": begun,
+            "wall": clock.wall(),
+            "heartbeat_seconds": config.heartbeat_seconds,
+            "heartbeat_limit_seconds": config.heartbeat_limit_seconds,
+        }
+        try:
+            store.create_or_confirm(claim_name(number), [seal(claim)])
+        except ObjectExists:
+            continue  # another process claimed in the same moment: see whether it lives
+        attempt = Attempt(store, number, config=config, clock=clock, report=report, claimed_at=begun)
+        if start_heartbeat:
+            attempt.start_heartbeat()
+        return attempt

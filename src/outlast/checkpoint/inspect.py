@@ -1,0 +1,71 @@
+"""Looking at a run's checkpoints from outside: what the verbs ``outlast checkpoint ...`` print.
+
+In: the URL of a run directory. Out: plain lists and dicts. Nothing is written, and a run that is going on is
+not disturbed: what retention deletes while we look is left out.
+"""
+
+from typing import Any
+
+from outlast.checkpoint.records import newest_attempt
+from outlast.checkpoint.restore import CommitStatus, digest_arrays, list_commits, read_commit, verify_commit
+from outlast.errors import CheckpointError, ObjectNotFound
+from outlast.storage import open_store
+
+
+def describe_commits(run_dir: str) -> list[dict[str, Any]]:
+    """Return the committed checkpoints, newest first: ``step``, ``attempt``, ``size_bytes``, ``state``.
+
+    Raises:
+        CheckpointError: nobody ever began a run there.
+    """
+    store = open_store(run_dir)
+    if not newest_attempt(store):
+        raise CheckpointError("There is no run.", where=run_dir, remedy="check the path, or train it first")
+    return [
+        {
+            "step": status.step,
+            "attempt": status.attempt,
+            "size_bytes": status.size_bytes,
+            "state": status.reason or "committed",
+        }
+        for status in reversed(list_commits(store))
+    ]
+
+
+def verify_run(run_dir: str) -> list[str]:
+    """Read every byte of every checkpoint of the run; return what is wrong with them.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    store = open_store(run_dir)
+    problems: list[str] = []
+    for status in _present(run_dir):
+        try:
+            problems += verify_commit(store, status.name)
+        except ObjectNotFound:
+            continue
+    return problems
+
+
+def digest_run(run_dir: str) -> dict[str, Any]:
+    """Return the newest ``step`` and the ``sha256`` over its parameters in name order.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+        DamagedCheckpoint: bytes that fail their digest.
+    """
+    store = open_store(run_dir)
+    line = [status for status in _present(run_dir) if status.in_line]
+    if not line:
+        raise CheckpointError("The run has no checkpoint that counts.", where=run_dir)
+    return {"step": line[-1].step, "sha256": digest_arrays(store, read_commit(store, line[-1].name))}
+
+
+def _present(run_dir: str) -> list[CommitStatus]:
+    found = list_commits(open_store(run_dir))
+    if not found:
+        raise CheckpointError(
+            "There is no checkpoint.", where=run_dir, remedy="check the path, or train first"
+        )
+    return found

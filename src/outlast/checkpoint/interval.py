@@ -1,0 +1,55 @@
+"""When to save: pure functions of what was measured.
+
+In: the cost of a save and the lives of earlier attempts. Out: seconds until the next save. Source: Young
+(1974), "A first order approximation to the optimum checkpoint interval", CACM 17(9): tau = sqrt(2 C M) for a
+cost C and a mean time M between losses. Two differences: M starts from a guess, since a young run has seen no
+loss, and the first save comes soon, since spot machines that die at all often die within minutes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GUESSED_SECONDS_BETWEEN_LOSSES = 2 * 3600.0
+FIRST_SAVE_SECONDS = 60.0
+SHORTEST_SECONDS = 10.0
+LONGEST_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One earlier attempt: wall-clock times in seconds since 1970, steps None where they are not known."""
+
+    attempt: int
+    start: float
+    last_heartbeat: float
+    first_step: int | None
+    last_step: int | None
+    closed: bool
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.last_heartbeat - self.start)
+
+
+def mean_seconds_between_losses(lives: Sequence[Life]) -> float:
+    """Return the observed mean, with one guessed loss in two hours as the weight of ignorance."""
+    losses = sum(not life.closed for life in lives)
+    return (GUESSED_SECONDS_BETWEEN_LOSSES + sum(life.seconds for life in lives)) / (1 + losses)
+
+
+def young_seconds(save_seconds: float, seconds_between_losses: float) -> float:
+    """Return sqrt(2 C M)."""
+    return math.sqrt(2 * save_seconds * seconds_between_losses)
+
+
+def seconds_to_next_save(*, save_seconds: float | None, seconds_between_losses: float) -> float:
+    """Return the time from the start of one save to the next.
+
+    Args:
+        save_seconds: what a save cost; None before the first one, which also measures it.
+    """
+    if save_seconds is None:
+        return FIRST_SAVE_SECONDS
+    wanted = young_seconds(save_seconds, seconds_between_losses)
+    return min(max(wanted, 2 * save_seconds, SHORTEST_SECONDS), max(LONGEST_SECONDS, 2 * save_seconds))

@@ -1,0 +1,122 @@
+"""What attempts leave behind for those after them: claims, heartbeats, the step each one started from.
+
+In: a store. Out: numbers, documents, lives; a document that is absent or damaged is None, never half read.
+The one that the line rule depends on, the record of the restored step, counts as "before everything" where it
+is damaged, so that no commit of another history is ever taken for one of the run.
+"""
+
+from typing import Any
+
+from outlast.checkpoint.interval import Life
+from outlast.checkpoint.line import (
+    ATTEMPTS,
+    COMMITS,
+    UNREADABLE,
+    CommitKey,
+    Start,
+    claim_name,
+    heartbeat_name,
+    parse_attempt_name,
+    parse_commit_name,
+    record_name,
+)
+from outlast.checkpoint.sealed import unseal
+from outlast.errors import DamagedCheckpoint, ObjectNotFound
+from outlast.storage import Store
+
+
+def read_recorded(store: Store, *, up_to: int | None = None) -> dict[int, Start]:
+    """Return what each attempt that began to train recorded (the input of the line rule).
+
+    Only the newest and those it descends from are read: nothing else matters to the rule.
+
+    Args:
+        up_to: leave out the attempts above this number.
+    """
+    numbers = {number for number, kind in attempt_objects(store) if kind == "from.json"}
+    numbers = {number for number in numbers if up_to is None or number <= up_to}
+    recorded: dict[int, Start] = {}
+    attempt = max(numbers, default=None)
+    while attempt is not None and attempt not in recorded:
+        recorded[attempt] = _read_start(store, attempt)
+        came_from = recorded[attempt].commit
+        attempt = came_from.attempt if came_from else None
+    return recorded
+
+
+def list_keys(store: Store) -> list[CommitKey]:
+    """Return the step and attempt of every commit object, in or out of the line, oldest first."""
+    infos = store.retry(lambda: store.list(COMMITS))
+    return sorted(key for info in infos if (key := parse_commit_name(info.name)))
+
+
+def newest_attempt(store: Store) -> int:
+    """Return the largest number in use, 0 for none.
+
+    Commits count too: a run may have been copied without attempts/.
+    """
+    numbers = [number for number, _ in attempt_objects(store)]
+    commits = store.retry(lambda: store.list(COMMITS))
+    numbers += [key.attempt for info in commits if (key := parse_commit_name(info.name))]
+    newest = max(numbers, default=0)
+    while claim_exists(store, newest + 1):  # a listing may lag, a lookup does not
+        newest += 1
+    return newest
+
+
+def claim_exists(store: Store, number: int) -> bool:
+    """Whether an attempt of this number has claimed the run."""
+    return store.retry(lambda: store.exists(claim_name(number)))
+
+
+def attempt_objects(store: Store) -> list[tuple[int, str]]:
+    """Return the number and kind of every object that attempts wrote."""
+    infos = store.retry(lambda: store.list(ATTEMPTS))
+    return [parsed for info in infos if (parsed := parse_attempt_name(info.name))]
+
+
+def _read_start(store: Store, number: int) -> Start:
+    record = read_sealed(store, record_name(number)) or {}
+    step, name = record.get("step"), record.get("commit")
+    commit = parse_commit_name(name) if isinstance(name, str) else None
+    if record.get("attempt") != number or not isinstance(step, int) or (name is not None and commit is None):
+        return UNREADABLE
+    return Start(step, commit)
+
+
+def read_life(store: Store, number: int) -> Life | None:
+    """Return the life of an attempt, None where its claim or heartbeat is absent or damaged."""
+    claim = read_sealed(store, claim_name(number))
+    heartbeat = read_sealed(store, heartbeat_name(number))
+    if not claim or not heartbeat:
+        return None
+    record = read_sealed(store, record_name(number)) or {}
+    return Life(
+        attempt=number,
+        start=claim["wall"],
+        last_heartbeat=heartbeat["wall"],
+        first_step=record.get("step"),
+        last_step=heartbeat["last_step"],
+        closed=heartbeat["closed"],
+    )
+
+
+def read_sealed(store: Store, name: str) -> dict[str, Any] | None:
+    """Return a sealed document; None where it is absent or damaged."""
+    return parse_sealed(store.retry(lambda: read_or_none(store, name)))
+
+
+def read_or_none(store: Store, name: str) -> bytes | None:
+    """Return an object, None where it is absent."""
+    try:
+        return store.read(name)
+    except ObjectNotFound:
+        return None
+
+
+def parse_sealed(content: bytes | None) -> dict[str, Any] | None:
+    """Return a sealed document, None where it is absent or damaged."""
+    try:
+        return unseal(content, where="") if content is not None else None
+    except DamagedCheckpoint:
+        return None

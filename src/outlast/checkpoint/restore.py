@@ -1,0 +1,275 @@
+"""Reading checkpoints: the newest one that is whole, or an older one, never half of one.
+
+In: a store. Out: arrays in host memory whose every byte matched its digest. A commit that turns out damaged
+is reported and the next older one of the line is taken; nothing is deleted. A store that does not answer says
+nothing about a checkpoint: it is asked again until the deadline, then the error goes to the caller.
+"""
+
+import hashlib
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.checkpoint.format import MAX_COMMIT_BYTES, Commit, Part, Slice, numpy_dtype, parse_commit
+from outlast.checkpoint.line import UNREADABLE, ignored_because, line_of
+from outlast.checkpoint.owner import Report
+from outlast.checkpoint.records import list_keys, read_recorded
+from outlast.errors import CheckpointError, DamagedCheckpoint, ObjectNotFound, StorageError, StoreUnreachable
+from outlast.storage import Store
+
+_log = logging.getLogger(__name__)
+_PARALLEL_PARTS = 4
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """A checkpoint in host memory. ``skipped`` lists newer ones that were damaged, with the reason."""
+
+    commit: Commit
+    arrays: dict[str, NDArray[Any]]
+    skipped: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitStatus:
+    """One row of ``outlast checkpoint list``. ``reason`` says why it is ignored, None where it belongs to the
+    run.
+    """
+
+    name: str
+    step: int
+    attempt: int
+    in_line: bool
+    reason: str | None
+    size_bytes: int | None
+
+
+def restore_newest(
+    store: Store, *, attempt_number: int | None = None, prefix: str = "", report: Report = _log.warning
+) -> Restored | None:
+    """Restore the newest checkpoint of the line whose bytes are all right.
+
+    Args:
+        attempt_number: the caller's claim; only commits of earlier attempts are considered. None: a reader
+            beside the run, to whom all count.
+        prefix: restore only the arrays whose name starts with it; only their bytes are read and verified.
+        report: told of each checkpoint that is skipped.
+
+    Returns:
+        None where the run has no checkpoint at all.
+
+    Raises:
+        DamagedCheckpoint: there are checkpoints and none is usable; starting anew is for a person to decide.
+        StoreUnreachable: the store did not answer until the deadline.
+    """
+    keys = list_keys(store)
+    if attempt_number is not None:
+        keys = [key for key in keys if key.attempt <= attempt_number]
+    recorded = read_recorded(store, up_to=attempt_number)
+    skipped: list[tuple[str, str]] = []
+    for key in line_of(keys, recorded):
+        try:
+            commit = read_commit(store, key.name)
+            return Restored(commit=commit, arrays=_read_arrays(store, commit, prefix), skipped=skipped)
+        except (DamagedCheckpoint, ObjectNotFound) as error:
+            skipped.append((key.name, str(error)))
+            report(f"skipping the checkpoint {key.name}: {error}")
+    unreadable = [attempt for attempt, started in recorded.items() if started == UNREADABLE]
+    if skipped or (keys and unreadable):
+        raise DamagedCheckpoint(
+            f"None of the {len(keys)} checkpoints can be restored.",
+            where=store.url,
+            expected="at least one whose bytes match their digests",
+            remedy="run `outlast checkpoint verify` for the reasons; to start anew, move the run away"
+            + "".join(f"; attempts/{attempt}.from.json is damaged" for attempt in unreadable),
+        )
+    return None
+
+
+def read_commit(store: Store, name: str) -> Commit:
+    """Read and check one commit object; the bytes of its parts are not read.
+
+    Raises:
+        ObjectNotFound, DamagedCheckpoint, StoreUnreachable
+    """
+    if store.retry(lambda: store.size_bytes(name)) > MAX_COMMIT_BYTES:
+        raise DamagedCheckpoint("The commit is too large to be one.", where=name)
+    return parse_commit(store.retry(lambda: store.read(name)), name=name)
+
+
+def list_commits(store: Store) -> list[CommitStatus]:
+    """Return what there is, oldest first, with the reason for each commit that does not count."""
+    keys = list_keys(store)
+    recorded = read_recorded(store)
+    rows: list[CommitStatus] = []
+    for key in keys:
+        reason = ignored_because(key, recorded)
+        size: int | None = None
+        try:
+            size = read_commit(store, key.name).size_bytes
+        except ObjectNotFound:
+            continue  # deleted while we looked
+        except DamagedCheckpoint as error:
+            reason = reason or f"damaged: {error.message}"
+        rows.append(
+            CommitStatus(
+                name=key.name,
+                step=key.step,
+                attempt=key.attempt,
+                in_line=reason is None,
+                reason=reason,
+                size_bytes=size,
+            )
+        )
+    return rows
+
+
+def verify_commit(store: Store, name: str) -> list[str]:
+    """Read every byte of a checkpoint and return what is wrong with it; empty: all is well.
+
+    Raises:
+        ObjectNotFound: there is no such commit.
+        StoreUnreachable: the store did not answer until the deadline.
+    """
+    try:
+        commit = read_commit(store, name)
+    except DamagedCheckpoint as error:
+        return [str(error)]
+    problems: list[str] = []
+    for part, slices in _slices_by_part(commit, commit.slices):
+        for check in (
+            lambda part=part: _check_size(store, part),
+            lambda part=part: _check_header(store, part),
+            *(lambda part=part, entry=entry: _read_slice(store, part, entry) for entry in slices),
+        ):
+            try:
+                check()
+            except DamagedCheckpoint as error:
+                problems.append(str(error))
+    return problems
+
+
+def digest_arrays(store: Store, commit: Commit, prefix: str = "params/") -> str:
+    """Return one sha256 over the arrays whose name starts with the prefix, however they are cut and on
+    whatever mesh.
+
+    For each array in the order of the names' code points: the line ``[name,dtype,[shape]]`` as JSON (ASCII,
+    no spaces, ending in a newline), then its elements in C order, little-endian. Every byte is verified on
+    the way.
+
+    Raises:
+        CheckpointError: no array has that prefix.
+        DamagedCheckpoint: bytes that fail their digest.
+    """
+    names = commit.array_names(prefix)
+    if not names:
+        raise CheckpointError(f"The checkpoint has no array under {prefix!r}.", where=commit.name)
+    total = hashlib.sha256()
+    for name in names:
+        entries = commit.slices_of(name)
+        title = [name, entries[0].dtype, list(entries[0].global_shape)]
+        total.update(json.dumps(title, separators=(",", ":"), ensure_ascii=True).encode() + b"\n")
+        array = _empty(entries[0])
+        for entry in entries:
+            _place(array, entry, _read_slice(store, commit.parts[entry.part], entry))
+        total.update(array.reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _read_arrays(store: Store, commit: Commit, prefix: str) -> dict[str, NDArray[Any]]:
+    wanted = [entry for entry in commit.slices if entry.name.startswith(prefix)]
+    by_part = list(_slices_by_part(commit, wanted))
+    for part, _ in by_part:
+        _check_size(store, part)  # before memory is taken for it
+    arrays: dict[str, NDArray[Any]] = {}
+    for entry in wanted:
+        if entry.name not in arrays:
+            arrays[entry.name] = _empty(entry)
+
+    def load(work: tuple[Part, list[Slice]]) -> None:
+        part, slices = work
+        if prefix:
+            for entry in slices:
+                _place(arrays[entry.name], entry, _read_slice(store, part, entry))
+            return
+        content = memoryview(_answer(store, part, lambda: store.read(part.name)))
+        _compare(content[: part.header_bytes], part.header_sha256, f"{part.name}: header")
+        for entry in slices:
+            piece = content[entry.begin : entry.end]
+            _compare(piece, entry.sha256, f"{part.name}: {entry.name}")
+            _place(arrays[entry.name], entry, piece)
+
+    with ThreadPoolExecutor(_PARALLEL_PARTS) as pool:
+        for _ in pool.map(load, by_part):
+            pass
+    return arrays
+
+
+def _slices_by_part(commit: Commit, slices: Sequence[Slice]) -> Iterator[tuple[Part, list[Slice]]]:
+    grouped: defaultdict[int, list[Slice]] = defaultdict(list)
+    for entry in slices:
+        grouped[entry.part].append(entry)
+    for index in sorted(grouped):
+        yield commit.parts[index], grouped[index]
+
+
+def _empty(entry: Slice) -> NDArray[Any]:
+    try:
+        return np.empty(entry.global_shape, dtype=numpy_dtype(entry.dtype))
+    except (ValueError, MemoryError) as error:
+        raise CheckpointError(
+            f"No memory for an array of shape {entry.global_shape}: {error}", where=entry.name
+        ) from None
+
+
+def _place(array: NDArray[Any], entry: Slice, content: bytes | memoryview) -> None:
+    box = tuple(slice(first, first + count) for first, count in zip(entry.start, entry.shape, strict=True))
+    array[box] = np.frombuffer(content, dtype=array.dtype).reshape(entry.shape)
+
+
+def _read_slice(store: Store, part: Part, entry: Slice) -> bytes:
+    content = _answer(store, part, lambda: store.read_range(part.name, entry.begin, entry.end - entry.begin))
+    _compare(content, entry.sha256, f"{part.name}: {entry.name}")
+    return content
+
+
+def _check_header(store: Store, part: Part) -> None:
+    content = _answer(store, part, lambda: store.read_range(part.name, 0, part.header_bytes))
+    _compare(content, part.header_sha256, f"{part.name}: header")
+
+
+def _check_size(store: Store, part: Part) -> None:
+    size = _answer(store, part, lambda: store.size_bytes(part.name))
+    if size != part.size_bytes:
+        raise DamagedCheckpoint(
+            f"The part has {size} bytes.", where=part.name, expected=f"{part.size_bytes} bytes"
+        )
+
+
+def _compare(content: bytes | memoryview, digest: str, where: str) -> None:
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DamagedCheckpoint("The bytes do not match their sha256.", where=where)
+
+
+def _answer(store: Store, part: Part, action: Callable[[], T]) -> T:
+    """Ask the store, telling a part that is gone or cut short (damage) from a store that fails (no
+    statement).
+    """
+    try:
+        return store.retry(action)
+    except StoreUnreachable:
+        raise
+    except ObjectNotFound:
+        raise DamagedCheckpoint("The part is missing.", where=part.name) from None
+    except StorageError:
+        if store.retry(lambda: store.size_bytes(part.name)) != part.size_bytes:
+            raise DamagedCheckpoint("The part was cut short.", where=part.name) from None
+        raise

@@ -1,0 +1,142 @@
+"""Which checkpoints go: a pure decision, and the one place that carries it out.
+
+In: the commits there are, and what this attempt knows of them. Out: fewer of them. A commit object is deleted
+first and its data after it, so a retention that dies half-way leaves unlisted data and never a checkpoint
+that cannot be read. Nothing is deleted once a later claim exists: what a replaced owner believes to be old
+may be all that its successor has.
+"""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from outlast.checkpoint.attempts import Attempt
+from outlast.checkpoint.config import CheckpointConfig
+from outlast.checkpoint.line import DATA, CommitKey, ignored_because, parse_data_name
+from outlast.checkpoint.records import list_keys, read_recorded
+from outlast.storage import Store
+
+
+class Candidate(NamedTuple):
+    """One commit, as retention sees it."""
+
+    key: CommitKey
+    in_line: bool
+
+
+def choose_deletions(
+    candidates: Sequence[Candidate],
+    *,
+    attempt: int,
+    restored_step: int | None,
+    verified: AbstractSet[CommitKey],
+    keep_newest: int,
+    keep_every_steps: int | None,
+    best_step: int | None,
+) -> list[CommitKey]:
+    """Return the commits that attempt number ``attempt`` may delete, oldest first.
+
+    Kept are: the newest ``keep_newest`` that this attempt has verified and everything newer; the one it
+    restored; the one of ``best_step``; the first at or after each multiple of ``keep_every_steps``; all of
+    later attempts. As long as fewer than ``keep_newest`` are verified, everything is kept.
+    """
+    line = sorted(candidate for candidate in candidates if candidate.in_line)
+    trusted = [candidate.key for candidate in line if candidate.key in verified][-keep_newest:]
+    if len(trusted) < keep_newest:
+        return []
+    kept = {
+        candidate.key
+        for candidate in line
+        if candidate.key >= trusted[0] or candidate.key.step in (restored_step, best_step)
+    }
+    if keep_every_steps:
+        first_of = {candidate.key.step // keep_every_steps: candidate.key for candidate in reversed(line)}
+        kept |= {key for multiple, key in first_of.items() if multiple > 0}
+    return sorted(
+        candidate.key
+        for candidate in candidates
+        if candidate.key not in kept and candidate.key.attempt <= attempt
+    )
+
+
+class Retention:
+    """Deletes what a run no longer needs, on behalf of one attempt."""
+
+    def __init__(self, store: Store, config: CheckpointConfig, attempt: Attempt) -> None:
+        self._store = store
+        self._config = config
+        self._attempt = attempt
+        self._cleaned = False
+
+    def run(self, verified: AbstractSet[CommitKey], ranking: Sequence[int] = ()) -> list[CommitKey]:
+        """Delete what may go and return it.
+
+        Args:
+            verified: commits that this attempt has read back, or restored.
+            ranking: evaluated steps, the best first; the first that has a checkpoint keeps it.
+
+        Raises:
+            Fenced: a later attempt owns the run; what is left stays.
+            StorageError: the store failed; the next retention goes on.
+        """
+        deleted: list[CommitKey] = []
+        candidates = self._candidates()
+        committed = {candidate.key.step for candidate in candidates if candidate.in_line}
+        best_step = next((step for step in ranking if step in committed), None)
+        for key in choose_deletions(
+            candidates,
+            attempt=self._attempt.number,
+            restored_step=self._attempt.restored_step,
+            verified=verified,
+            keep_newest=self._config.keep_newest,
+            keep_every_steps=self._config.keep_every_steps,
+            best_step=best_step if self._config.keep_best else None,
+        ):
+            self._attempt.check_owned()
+            self._delete(key.name)
+            self._delete_data(key)
+            deleted.append(key)
+        if not self._cleaned:
+            self._delete_orphans()
+            self._cleaned = True
+        return deleted
+
+    def _candidates(self) -> list[Candidate]:
+        keys = list_keys(self._store)
+        recorded = read_recorded(self._store)
+        return [Candidate(key=key, in_line=ignored_because(key, recorded) is None) for key in keys]
+
+    def _delete_orphans(self) -> None:
+        """Delete data that earlier attempts wrote and never committed.
+
+        Should such an attempt wake up and commit after all, its commit lies beyond the step this attempt
+        restored and so outside the line: nobody will miss its data. The commit is looked up by name, since a
+        listing may lag.
+        """
+        store = self._store
+        infos = store.retry(lambda: store.list(DATA))
+        names = [info.name for info in infos] + list(store.list_leftovers(DATA))
+        keys = {
+            key for name in names if (key := parse_data_name(name)) and key.attempt < self._attempt.number
+        }
+        for key in sorted(keys):
+            if not store.retry(lambda key=key: store.exists(key.name)):
+                self._attempt.check_owned()
+                self._delete_data(key)
+        self._delete_leftovers()
+
+    def _delete_leftovers(self) -> None:
+        for name in self._store.list_leftovers(DATA):
+            key = parse_data_name(name)
+            if key and key.attempt < self._attempt.number:
+                self._delete(name)
+
+    def _delete_data(self, key: CommitKey) -> None:
+        store = self._store
+        for info in store.retry(lambda: store.list(key.data_prefix)):
+            self._delete(info.name)
+        for name in store.list_leftovers(key.data_prefix):
+            self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        self._store.retry(lambda: self._store.delete(name))

@@ -1,0 +1,329 @@
+"""Saving checkpoints in the background: data first, then the one object that makes it a checkpoint.
+
+In: a step and host arrays, handed over by the train loop. Out: a commit, read back and verified, and fewer
+old ones. One save runs at a time. A save that fails costs itself and no more: it is reported, its data are
+taken away, training goes on. Only losing the run to a later attempt (``Fenced``) stops the caller.
+"""
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from numpy.typing import NDArray
+
+from outlast.checkpoint.attempts import Attempt
+from outlast.checkpoint.config import CheckpointConfig
+from outlast.checkpoint.format import (
+    VERSION,
+    ArraySlice,
+    Commit,
+    Parent,
+    Part,
+    Slice,
+    build_part,
+    encode_commit,
+    plan_parts,
+    whole_arrays,
+)
+from outlast.checkpoint.interval import mean_seconds_between_losses, seconds_to_next_save
+from outlast.checkpoint.line import CommitKey
+from outlast.checkpoint.owner import Report
+from outlast.checkpoint.restore import read_commit, verify_commit
+from outlast.checkpoint.retain import Retention
+from outlast.checkpoint.sealed import canonical
+from outlast.errors import (
+    CheckpointError,
+    DamagedCheckpoint,
+    Fenced,
+    ObjectExists,
+    ObjectNotFound,
+    OutlastError,
+)
+from outlast.storage import Store
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    step: int
+    slices: Sequence[ArraySlice]
+    blocking_seconds: float | None
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one attempt.
+
+    Args:
+        attempt: owns the run, and has recorded the step it starts from.
+        identity: what a resume must not change (plain JSON values); written into each commit.
+        mesh: how the arrays lay on the devices; for people.
+        report: told of saves that fail and of what is deleted.
+
+    ``last_error`` is the error of the latest save, None where it went well; ``num_failed`` and
+    ``num_committed`` count.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: CheckpointConfig,
+        attempt: Attempt,
+        identity: Mapping[str, Any],
+        mesh: Mapping[str, Any],
+        *,
+        report: Report = _log.warning,
+    ) -> None:
+        self.last_error: OutlastError | None = None
+        self.last_step: int | None = None
+        self.last_save_seconds: float | None = None
+        self.num_failed = 0
+        self.num_committed = 0
+        self._store = store
+        self._config = config
+        self._attempt = attempt
+        self._identity = cast(dict[str, Any], json.loads(canonical(identity)))
+        self._mesh = cast(dict[str, Any], json.loads(canonical(mesh)))
+        self._report = report
+        self._retention = Retention(store, config, attempt)
+        self._verified: set[CommitKey] = set()
+        self._ranking: Sequence[int] = ()
+        self._parent: Parent | None = None
+        self._knows_parent = False
+        self._fenced: Fenced | None = None
+        self._thread: threading.Thread | None = None
+        self._cost_seconds: float | None = None
+        self._losses_seconds: float | None = None
+        self._due_from: tuple[int, float] | None = None
+        self._latest: tuple[int, float] = (attempt.restored_step or 0, 0.0)
+
+    def due(self, step: int, now: float) -> bool:
+        """Whether a save is wanted at this step. Cheap; for every step.
+
+        Args:
+            now: seconds of one steady clock (``time.monotonic()``), the same in every call.
+        """
+        self._attempt.last_step = step
+        if self._due_from is None:
+            self._due_from = (self._attempt.restored_step or 0, now)
+        self._latest = (step, now)
+        saved_step, saved_at = self._due_from
+        if step <= saved_step or self.saving:
+            return False
+        config = self._config
+        if config.interval_steps and step // config.interval_steps > saved_step // config.interval_steps:
+            return True
+        if config.interval_seconds:
+            return now - saved_at >= config.interval_seconds
+        return config.interval_steps is None and now - saved_at >= self._seconds_by_rule()
+
+    @property
+    def saving(self) -> bool:
+        """Whether a save is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def save(
+        self,
+        step: int,
+        arrays: Mapping[str, NDArray[Any]] | Sequence[ArraySlice],
+        *,
+        wait: bool = False,
+        blocking_seconds: float | None = None,
+    ) -> bool:
+        """Hand host arrays over; they must not change until the save has ended.
+
+        Args:
+            arrays: whole arrays by name, or this process's slices.
+            wait: finish a save that is running, then this one, and raise what goes wrong.
+            blocking_seconds: how long this save held up training (the copy off the device): the cost in
+                Young's rule. None: the whole save counts, as where training and saving share the processor.
+
+        Returns:
+            False where another save is still running and this one was left out.
+
+        Raises:
+            Fenced: a later attempt owns the run.
+            OutlastError: with ``wait``, what went wrong.
+        """
+        self.raise_if_fenced()
+        if self.saving and not wait:
+            return False
+        self._join()
+        self.raise_if_fenced()
+        if step == self.last_step or (step == self._attempt.restored_step and self._attempt.restored_commit):
+            return True
+        slices = whole_arrays(arrays) if isinstance(arrays, Mapping) else list(arrays)
+        job = _Job(
+            step=step,
+            slices=slices,
+            blocking_seconds=blocking_seconds,
+        )
+        if self._attempt.restored_step is None:
+            raise CheckpointError(
+                "A save before the attempt recorded where it starts.", remedy="call record_restored first"
+            )
+        self._attempt.last_step = step
+        self._due_from = (step, self._latest[1])
+        self._thread = threading.Thread(target=self._run, args=(job,), name=f"save-{step}")
+        self._thread.start()
+        if wait:
+            self._join()
+            self.raise_if_fenced()
+            if self.last_error:
+                raise self.last_error
+        return True
+
+    def rank(self, steps: Sequence[int]) -> None:
+        """Say which steps are the best, the best first: retention keeps the first that has a checkpoint."""
+        self._ranking = steps
+
+    def raise_if_fenced(self) -> None:
+        """Raise Fenced where a save found that a later attempt owns the run."""
+        if self._fenced:
+            raise self._fenced
+
+    def close(self) -> None:
+        """Wait for the save that is running. Its errors are in ``last_error``."""
+        self._join()
+
+    def _join(self) -> None:
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+
+    def _seconds_by_rule(self) -> float:
+        return seconds_to_next_save(
+            save_seconds=self._cost_seconds,
+            seconds_between_losses=self._losses_seconds or mean_seconds_between_losses([]),
+        )
+
+    def _run(self, job: _Job) -> None:
+        begun = time.monotonic()
+        try:
+            self._save(job)
+            self.last_error = None
+        except Fenced as error:
+            self._fenced = error
+            self.last_error = error
+        except Exception as error:  # whatever it is, it must reach the caller and must not end training
+            self.num_failed += 1
+            self.last_error = (
+                error if isinstance(error, OutlastError) else CheckpointError(f"Saving failed: {error!r}")
+            )
+            self._report(f"the save of step {job.step} failed, training goes on: {self.last_error}")
+        self.last_save_seconds = time.monotonic() - begun
+        self._cost_seconds = self.last_save_seconds if job.blocking_seconds is None else job.blocking_seconds
+
+    def _save(self, job: _Job) -> None:
+        if self._losses_seconds is None:
+            self._losses_seconds = mean_seconds_between_losses(self._attempt.history())
+        self._find_parent()
+        key = CommitKey(job.step, self._attempt.number)
+        prefix = f"{key.data_prefix}{uuid.uuid4().hex}/"
+        try:
+            commit, content = encode_commit(self._write_parts(job, prefix))
+            self._attempt.check_owned()
+        except Exception:
+            self._discard(prefix)  # no commit can name it
+            raise
+        commit = self._commit(commit, content, prefix)
+        is_right = not self._config.verify_after_save or self._verify(commit)
+        self._attempt.check_owned()  # only now it is certain that every later attempt will see this commit
+        self.num_committed += 1
+        self.last_step = job.step
+        self._parent = Parent(name=commit.name, sha256=commit.sha256)
+        if is_right:
+            self._verified.add(key)
+            self._retain()
+
+    def _retain(self) -> None:
+        try:
+            for deleted in self._retention.run(self._verified, self._ranking):
+                self._verified.discard(deleted)
+        except Fenced:
+            raise
+        except OutlastError as error:
+            self._report(f"old checkpoints could not be deleted, the next save tries again: {error}")
+
+    def _write_parts(self, job: _Job, prefix: str) -> Commit:
+        parts: list[Part] = []
+        slices: list[Slice] = []
+        for index, group in enumerate(plan_parts(job.slices, self._config.part_bytes)):
+            built = build_part(group, name=f"{prefix}part-{index:05d}.safetensors", index=index)
+            self._store.create_or_confirm(built.part.name, built.content)
+            parts.append(built.part)
+            slices += built.slices
+        return Commit(
+            version=VERSION,
+            step=job.step,
+            attempt=self._attempt.number,
+            parent=self._parent,
+            identity=self._identity,
+            mesh=self._mesh,
+            parts=tuple(parts),
+            slices=tuple(slices),
+        )
+
+    def _commit(self, commit: Commit, content: bytes, prefix: str) -> Commit:
+        """Create the commit object and return it. From here on nothing may take the data away but a retention
+        that deletes it first.
+
+        The name can be taken only by an earlier save of this step whose outcome remained unknown: then that
+        one counts.
+        """
+        try:
+            self._store.create_or_confirm(commit.name, [content])
+        except ObjectExists:
+            earlier = read_commit(self._store, commit.name)
+            problems = verify_commit(self._store, commit.name)
+            self._discard(prefix)
+            if problems:
+                raise DamagedCheckpoint(problems[0], where=commit.name) from None
+            return earlier
+        return commit
+
+    def _verify(self, commit: Commit) -> bool:
+        """Read a commit back.
+
+        One that is damaged already is taken away again; one that cannot be read stays, unverified.
+        """
+        try:
+            problems = verify_commit(self._store, commit.name)
+        except OutlastError as error:
+            self._report(f"the checkpoint {commit.name} could not be read back: {error}")
+            return False
+        if not problems:
+            return True
+        self._attempt.check_owned()
+        self._store.retry(lambda: self._store.delete(commit.name))
+        self._discard(commit.key.data_prefix)
+        raise DamagedCheckpoint(
+            f"A checkpoint was damaged as soon as it was written: {problems[0]}", where=commit.name
+        )
+
+    def _find_parent(self) -> None:
+        """Find what comes before this attempt's first commit: the one it restored."""
+        if self._knows_parent:
+            return
+        if self._attempt.restored_commit:
+            try:
+                parent = read_commit(self._store, self._attempt.restored_commit)
+            except (DamagedCheckpoint, ObjectNotFound) as error:  # it was whole when it was restored
+                self._report(f"the checkpoint this attempt started from has been lost: {error}")
+            else:
+                self._parent = Parent(name=parent.name, sha256=parent.sha256)
+                self._verified.add(parent.key)
+        self._knows_parent = True
+
+    def _discard(self, prefix: str) -> None:
+        """Take away data that no commit names; what cannot be deleted now is left to the next attempt."""
+        try:
+            for info in self._store.list(prefix):
+                self._store.delete(info.name)
+        except OutlastError as error:
+            self._report(f"the data of a failed save stay behind in {prefix}: {error.message}")

@@ -1,0 +1,135 @@
+"""Recipes: one TOML file, tables of plain values, every mistake reported at once.
+
+In: a TOML file or a dict, and ``table.key=value`` overrides. Out: frozen dataclasses. A table's dataclass
+lives in its own package (``corpus/config.py``, ...); this module knows none of them. Unknown keys are errors
+and the nearest known name is offered, so a misspelt setting never turns into a silent default.
+"""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast, dataclass_transform
+
+import pydantic
+import pydantic.dataclasses
+
+from outlast.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, pydantic.Field)
+)
+def table(cls: type[T]) -> type[T]:
+    """Make a class the schema of one TOML table: frozen, keyword-only, closed to unknown keys."""
+    config = pydantic.ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    decorated = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
+    return cast(type[T], decorated)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file. Raises ConfigError with the line of the mistake."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError("There is no such recipe.", where=str(path), remedy="check the path") from None
+    except IsADirectoryError:
+        raise ConfigError("This is a folder.", where=str(path), expected="a TOML file") from None
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, absurd numbers or depths
+        raise ConfigError(f"The recipe is not valid TOML: {error}", where=str(path)) from None
+    except OSError as error:
+        raise ConfigError(f"The recipe cannot be read: {error.strerror}.", where=str(path)) from None
+
+
+def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of the data with each ``table.key=value`` set; what is no TOML value is a string."""
+    try:
+        result = _copy(data)
+    except RecursionError:
+        raise ConfigError("The recipe is nested too deeply.", expected="tables of plain values") from None
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        keys = name.strip().split(".")
+        if not equals or len(keys) < 2 or not all(keys):
+            raise ConfigError(f"Cannot read the override {override!r}.", expected="--set table.key=value")
+        target = result
+        for key in keys[:-1]:
+            target = target.setdefault(key, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"{key!r} is a value, not a table.", where=f"--set {override}")
+        target[keys[-1]] = _parse_value(text.strip())
+    return result
+
+
+def build(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
+    """Validate data against a table's dataclass.
+
+    Raises:
+        ConfigError: listing every mistake with its key; unknown keys with the nearest known name.
+    """
+    try:
+        return pydantic.TypeAdapter(cls).validate_python(data)
+    except pydantic.ValidationError as error:
+        messages: dict[str, list[str]] = {}
+        for mistake in error.errors():
+            key, message = _describe(cls, mistake)
+            messages.setdefault(key, []).append(message)
+        lines = [f"  - {key}: {'; or '.join(several)}" for key, several in messages.items()]
+        raise ConfigError("The recipe has mistakes:\n" + "\n".join(lines), where=where) from None
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return a config as plain dicts, lists and scalars, ready for JSON."""
+    return cast(dict[str, Any], pydantic.TypeAdapter(type(config)).dump_python(config, mode="json"))
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the nearest known name, or a list of what is known."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _describe(cls: type, mistake: Any) -> tuple[str, str]:
+    """Return the key of a mistake and what is wrong there."""
+    location, known = _locate(cls, mistake["loc"])
+    key = ".".join(location)
+    if mistake["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return key, "unknown key" + nearest(location[-1], known)
+    if mistake["type"] == "missing":
+        return key, "is required"
+    message = str(mistake["msg"]).removeprefix("Value error, ")
+    found = mistake["input"]
+    return key, message + (f" (found {found!r})" if not isinstance(found, Mapping) else "")
+
+
+def _locate(cls: Any, location: Sequence[str | int]) -> tuple[list[str], list[str]]:
+    """Return the keys that lead to a mistake, and the names known where the last of them stands.
+
+    The library's location also names the kinds of value that it tried; those are left out.
+    """
+    keys: list[str] = []
+    known: list[str] = []
+    for part in location:
+        if dataclasses.is_dataclass(cls):
+            fields = {field.name: field.type for field in dataclasses.fields(cls)}
+            known = list(fields)
+            keys.append(str(part))
+            cls = fields.get(str(part))
+        elif isinstance(part, int):
+            keys.append(str(part))
+    return keys, known

@@ -1,0 +1,63 @@
+"""The ``[corpus]`` table: where the raw text lies and how it becomes documents.
+
+In: the values of a recipe. Out: a frozen ``CorpusConfig`` whose fields fit together.
+"""
+
+from typing import Literal
+
+import pydantic
+
+from outlast.config import table
+
+
+@table
+class CorpusConfig:
+    path: str | tuple[str, ...] | None = None
+    """A file, a folder or a glob, or a list of them. For huggingface: a folder that `save_to_disk` wrote,
+    or a name."""
+    format: Literal["text", "jsonl", "parquet", "huggingface"] = "text"
+    """text and jsonl may be plain, .gz or .zst. parquet needs the extra `parquet`, huggingface the extra
+    `hub`."""
+    documents: Literal["blank_line", "file"] = "blank_line"
+    """For text: what a document is, a block of lines between blank lines, or a whole file."""
+    text_field: str = "text"
+    """The field (jsonl) or column (parquet, huggingface) that holds the text."""
+    encoding: str = "utf-8"
+    """For text and jsonl: any text encoding that Python knows; auto detects it, file by file."""
+    undecodable: Literal["error", "replace"] = "error"
+    """What to do with bytes that are no text in the encoding: stop, or put U+FFFD and count them."""
+    validation_fraction: float = pydantic.Field(default=0.01, ge=0.0, lt=1.0)
+    """Share of the documents that is held out, chosen by a hash of their text: equal documents stay
+    together."""
+    validation_path: str | tuple[str, ...] | None = None
+    """Where the held-out documents lie, if they are apart; validation_fraction is not used then."""
+    include: str = "**/*"
+    """Which files of a folder are read; * stays within a folder, ** does not. Hidden files are left out."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of the same kind for what is left out, such as "**/tests/**"."""
+    max_document_bytes: int = pydantic.Field(default=64 * 2**20, ge=1)
+    """A longer document is an error: it is nearly always a wrong format or a decompression bomb."""
+    seed: int = 0
+    """Chooses the documents that are held out."""
+    dataset_config: str | None = None
+    """For huggingface by name: the configuration of the data set."""
+    dataset_split: str = "train"
+    """For huggingface: the split to read."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "CorpusConfig":
+        if self.encoding != "auto":
+            try:
+                "".encode(self.encoding)
+            except (LookupError, UnicodeError):
+                raise ValueError(
+                    f"encoding = {self.encoding!r} is no text encoding that Python knows; try utf-8 or auto"
+                ) from None
+        if self.documents == "file" and self.format != "text":
+            raise ValueError(f'documents = "file" goes with format = "text", not with {self.format!r}')
+        for key in ("path", "validation_path"):
+            value = getattr(self, key)
+            paths = (value,) if isinstance(value, str) else value
+            if paths is not None and (not paths or not all(paths)):
+                raise ValueError(f"{key} is empty")
+        return self

@@ -1,0 +1,174 @@
+"""The plan: which stretch of which file belongs to which piece of the corpus.
+
+In: a ``CorpusConfig``. Out: the list of its files, and the list cut into pieces of about equal size. Both
+are pure functions of the corpus. A document belongs to the piece in which its first byte lies, so the
+pieces together hold every document once, however many pieces there are (docs/design/building_shards.md).
+"""
+
+import bisect
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from outlast.corpus.compressed import is_compressed, open_binary
+from outlast.corpus.config import CorpusConfig
+from outlast.corpus.encoding import canonical, detect, is_byte_aligned
+from outlast.corpus.files import FoundFile, find_files
+from outlast.errors import CorpusError
+
+_PROBES = 16
+_PROBE_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFile:
+    """A file of the corpus.
+
+    Attributes:
+        name: relative to what the recipe names; with size and digest the file's identity.
+        path: where it lies now.
+        size_bytes: on disk.
+        digest: of the size and of 16 blocks of 4 KiB spread over the file (all of a file up to 64 KiB).
+        encoding: of text and jsonl; empty for tables.
+        unit_bytes: the file is a sequence of units that are read whole: (size_bytes,) for a file that is read
+            only from its start, the sizes of the row groups of a Parquet file, one byte each where empty.
+        num_units: how many.
+    """
+
+    name: str
+    path: str
+    size_bytes: int
+    digest: str
+    encoding: str
+    num_units: int
+    unit_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """A stretch of a file: units ``start`` to ``end`` (bytes, row groups or rows; 0 to 1 for a whole
+    file).
+    """
+
+    file: CorpusFile
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk, for rows an estimate."""
+        if self.file.unit_bytes:
+            return sum(self.file.unit_bytes[self.start : self.end])
+        return self.file.size_bytes * (self.end - self.start) // max(self.file.num_units, 1)
+
+
+Piece = tuple[Extent, ...]
+
+
+def list_corpus(config: CorpusConfig, *, held_out: bool = False) -> tuple[CorpusFile, ...]:
+    """Return the files of ``path``, or of ``validation_path`` where held_out, in a fixed order.
+
+    Raises:
+        CorpusError: a path that does not exist, nothing in it, or a file whose encoding cannot be detected.
+    """
+    paths = config.validation_path if held_out else config.path
+    if paths is None:
+        raise CorpusError(
+            "The recipe names no corpus.", where="corpus.path", remedy="set it to a file, folder or glob"
+        )
+    if config.format == "huggingface":
+        from outlast.corpus.tables import list_dataset
+
+        files = [list_dataset(config, path) for path in ([paths] if isinstance(paths, str) else paths)]
+    else:
+        files = [_describe(config, found) for found in find_files(paths, config.include, config.exclude)]
+    if not any(file.size_bytes for file in files):
+        raise CorpusError(
+            "The corpus is empty.", where=str(paths), remedy="check corpus.path and corpus.include"
+        )
+    return tuple(files)
+
+
+def plan_pieces(files: Sequence[CorpusFile], num_pieces: int) -> tuple[Piece, ...]:
+    """Cut a corpus into pieces by bytes. A unit belongs to the piece in which its first byte lies.
+
+    Pieces may be empty where a unit is larger than a piece.
+    """
+    sizes = [sum(file.unit_bytes) if file.unit_bytes else file.num_units for file in files]
+    total = sum(sizes)
+    bounds = [total * number // num_pieces for number in range(num_pieces + 1)]
+    pieces: list[list[Extent]] = [[] for _ in range(num_pieces)]
+    base = 0
+    for file, size in zip(files, sizes, strict=True):
+        for piece, start, end in _cut(file, base, size, bounds):
+            pieces[piece].append(Extent(file=file, start=start, end=end))
+        base += size
+    return tuple(tuple(piece) for piece in pieces)
+
+
+def _cut(file: CorpusFile, base: int, size: int, bounds: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (piece, start, end) for a file that begins at ``base`` of all the files laid end to end."""
+    if not size:
+        return
+    if not file.unit_bytes:
+        first = bisect.bisect_right(bounds, base) - 1
+        last = bisect.bisect_left(bounds, base + size)
+        for piece in range(first, last):
+            start, end = max(bounds[piece] - base, 0), min(bounds[piece + 1] - base, size)
+            if start < end:
+                yield piece, start, end
+        return
+    owners: list[int] = []
+    for unit in file.unit_bytes:
+        owners.append(bisect.bisect_right(bounds, base) - 1)
+        base += unit
+    for piece in sorted(set(owners)):
+        start = bisect.bisect_left(owners, piece)
+        yield piece, start, bisect.bisect_right(owners, piece)
+
+
+def _describe(config: CorpusConfig, found: FoundFile) -> CorpusFile:
+    path = str(found.path)
+    size, digest = _probe(path)
+    if config.format == "parquet":
+        from outlast.corpus.tables import row_group_bytes
+
+        units = row_group_bytes(path, config.text_field)
+        return CorpusFile(
+            name=found.name,
+            path=path,
+            size_bytes=size,
+            digest=digest,
+            encoding="",
+            num_units=len(units),
+            unit_bytes=units,
+        )
+    if config.encoding == "auto":
+        with open_binary(path, where=path) as source:
+            encoding = detect(source, where=path)
+    else:
+        encoding = canonical(config.encoding)
+    can_split = config.documents != "file" and not is_compressed(path) and is_byte_aligned(encoding)
+    return CorpusFile(
+        name=found.name,
+        path=path,
+        size_bytes=size,
+        digest=digest,
+        encoding=encoding,
+        num_units=size if can_split else 1,
+        unit_bytes=() if can_split else (max(size, 1),),
+    )
+
+
+def _probe(path: str) -> tuple[int, str]:
+    """Return a file's size and a digest of it that costs 16 short reads, whatever its size."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+            for number in range(_PROBES):
+                file.seek(max(size - _PROBE_BYTES, 0) * number // (_PROBES - 1))
+                digest.update(file.read(_PROBE_BYTES))
+    except OSError as error:
+        raise CorpusError(f"The file cannot be read: {error.strerror}.", where=path) from error
+    return size, digest.hexdigest()

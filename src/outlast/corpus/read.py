@@ -1,0 +1,108 @@
+"""The documents of a piece of the corpus, and the split each belongs to.
+
+In: a ``CorpusConfig`` and ``Extent``s. Out: text, each document once, in a fixed order; "\\r\\n" has become
+"\\n", nothing else is changed. Empty documents are left out and counted.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from outlast.corpus.config import CorpusConfig
+from outlast.corpus.encoding import Tally, Undecodable
+from outlast.corpus.plan import CorpusFile, Extent
+from outlast.corpus.text import read_text, too_long
+from outlast.errors import CorpusError
+from outlast.prng import derive_key
+
+
+def read_documents(config: CorpusConfig, extents: Iterable[Extent], tally: Tally) -> Iterator[str]:
+    """Yield the documents that begin in the extents; count them in the tally.
+
+    Raises:
+        CorpusError: a file that is missing, damaged or changed since it was listed, bytes that are no text
+        (unless
+            they are to be replaced), a record without text, a document that is too long.
+    """
+    for extent in extents:
+        for text, place in _read_extent(config, extent, tally):
+            document = text.replace("\r\n", "\n")
+            num_bytes = len(document) if document.isascii() else _utf8_bytes(document)
+            if num_bytes < 0:
+                document = _without_surrogates(config, document, extent.file.name, place, tally)
+                num_bytes = len(document.encode())
+            if num_bytes > config.max_document_bytes:
+                raise too_long(config.max_document_bytes, place)
+            if not document.strip():
+                tally.empty_documents += 1
+                continue
+            tally.documents += 1
+            tally.text_bytes += num_bytes
+            yield document
+
+
+def split_chooser(config: CorpusConfig) -> Callable[[str], str]:
+    """Return the function that says to which split, train or validation, a document of ``path`` belongs.
+
+    It is a function of the text and the seed alone, so that of two equal documents never one is held out
+    and one trained on.
+    """
+    if config.validation_path is not None or not config.validation_fraction:
+        return lambda _: "train"
+    key = derive_key(config.seed, "validation").to_bytes(8, "little")
+    limit = int(config.validation_fraction * 2**64)
+
+    def choose(document: str) -> str:
+        digest = hashlib.blake2b(document.encode(), digest_size=8, key=key).digest()
+        return "validation" if int.from_bytes(digest, "little") < limit else "train"
+
+    return choose
+
+
+def _read_extent(config: CorpusConfig, extent: Extent, tally: Tally) -> Iterator[tuple[str, str]]:
+    if config.format == "huggingface":
+        from outlast.corpus.tables import read_dataset
+
+        return read_dataset(config, extent)
+    _check_unchanged(extent.file)
+    if config.format == "parquet":
+        from outlast.corpus.tables import read_parquet
+
+        return read_parquet(config, extent, tally)
+    return read_text(config, extent, tally)
+
+
+def _check_unchanged(file: CorpusFile) -> None:
+    try:
+        size = os.path.getsize(file.path)
+    except OSError as error:
+        raise CorpusError(f"The file cannot be read: {error.strerror}.", where=file.path) from error
+    if size != file.size_bytes:
+        raise CorpusError(
+            f"The file has changed: {size} bytes.",
+            where=file.path,
+            expected=f"{file.size_bytes} bytes, as when the corpus was listed",
+            remedy="prepare the changed corpus into another folder",
+        )
+
+
+def _utf8_bytes(document: str) -> int:
+    """Return the length in UTF-8, or -1 where the text cannot be encoded."""
+    try:
+        return len(document.encode())
+    except UnicodeEncodeError:
+        return -1
+
+
+def _without_surrogates(config: CorpusConfig, document: str, file: str, place: str, tally: Tally) -> str:
+    """Replace halves of surrogate pairs, which a JSON escape can smuggle in and no encoding can express."""
+    if config.undecodable == "error":
+        raise CorpusError(
+            "The text holds half of a surrogate pair, which is no character.",
+            where=place,
+            remedy='repair the JSON escape (they come in pairs), or set corpus.undecodable = "replace"',
+        )
+    clean = document.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    lost = clean.count("\ufffd") - document.count("\ufffd")
+    tally.add_undecodable(Undecodable(place, 0, lost))
+    return clean

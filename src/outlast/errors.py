@@ -1,0 +1,114 @@
+"""The exceptions a user can meet, and the exit code of each.
+
+Every message says what was found and, where it helps, where (file, line, key), what was expected and what to
+do. The command line prints the message alone; ``--debug`` adds the traceback.
+
+    OutlastError
+    ├── ConfigError            a recipe, a flag or a combination of values
+    ├── CorpusError            raw text that cannot be read
+    ├── TokenizerError         training or loading a tokenizer
+    ├── ShardError             a shard or a manifest that is damaged or does not fit
+    ├── StorageError
+    │   ├── ObjectNotFound
+    │   ├── ObjectExists       a create-if-absent found the name taken
+    │   └── StoreUnreachable   timeouts, refused connections, 5xx: says nothing about the object
+    ├── CheckpointError
+    │   ├── DamagedCheckpoint  bytes that fail their digest
+    │   └── Fenced             another attempt owns the run now
+    ├── RunError               a run that cannot start or go on
+    └── Preempted              asked to leave; everything is saved (exit code 75)
+"""
+
+EXIT_DONE = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_PREEMPTED = 75
+EXIT_HUNG = 76
+EXIT_INTERRUPTED = 130
+
+
+class OutlastError(Exception):
+    """An error with a message for a person.
+
+    Args:
+        message: what was found, one sentence.
+        where: file, line, key or URL it was found at.
+        expected: what would have been right.
+        remedy: what to do about it.
+    """
+
+    exit_code = EXIT_FAILURE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        expected: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.message = message
+        self.where = where
+        self.expected = expected
+        self.remedy = remedy
+        lines = [message]
+        lines += [f"  where:    {where}"] if where else []
+        lines += [f"  expected: {expected}"] if expected else []
+        lines += [f"  do:       {remedy}"] if remedy else []
+        super().__init__("\n".join(lines))
+
+
+class ConfigError(OutlastError):
+    exit_code = EXIT_USAGE
+
+
+class CorpusError(OutlastError):
+    pass
+
+
+class TokenizerError(OutlastError):
+    pass
+
+
+class ShardError(OutlastError):
+    pass
+
+
+class StorageError(OutlastError):
+    pass
+
+
+class ObjectNotFound(StorageError):
+    pass
+
+
+class ObjectExists(StorageError):
+    pass
+
+
+class StoreUnreachable(StorageError):
+    pass
+
+
+class CheckpointError(OutlastError):
+    pass
+
+
+class DamagedCheckpoint(CheckpointError):
+    pass
+
+
+class Fenced(CheckpointError):
+    pass
+
+
+class RunError(OutlastError):
+    pass
+
+
+class Preempted(OutlastError):
+    exit_code = EXIT_PREEMPTED
+
+
+class Interrupted(OutlastError):
+    exit_code = EXIT_INTERRUPTED

@@ -1,0 +1,86 @@
+"""Our arrays under Hugging Face's names, and back.
+
+In: a table of parameters, and arrays by name on one side. Out: the same arrays by name on the other. Layers
+are stacked here and separate there; kernels are (in, out) here and (out, in) there. Nothing is rounded or
+cast.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.errors import OutlastError
+from outlast.models.params import LAYERS_AXIS, Param, ParamTable, flatten
+
+NamedArrays: TypeAlias = dict[str, NDArray[Any]]
+
+
+def to_huggingface(table: ParamTable, params: Mapping[str, NDArray[Any]]) -> NamedArrays:
+    """Return the parameters under Hugging Face's names.
+
+    Args:
+        table: the model's parameters.
+        params: flat; the names of ``flatten(table)``.
+
+    Raises:
+        OutlastError: parameters that are missing, unknown or of another shape.
+    """
+    flat: dict[str, Param] = flatten(table)
+    _check_names(set(flat), set(params))
+    tensors: NamedArrays = {}
+    for name, param in flat.items():
+        _check_shape(name, params[name].shape, param.shape)
+        for hf_name, index in _places(param):
+            array = params[name] if index is None else params[name][index]
+            tensors[hf_name] = np.ascontiguousarray(array.T if param.hf_transposed else array)
+    return tensors
+
+
+def from_huggingface(table: ParamTable, tensors: Mapping[str, NDArray[Any]]) -> NamedArrays:
+    """Return float32 parameters, flat, under our names. Tensors the table does not name are left out.
+
+    Raises:
+        OutlastError: tensors that are missing or of another shape.
+    """
+    flat: dict[str, Param] = flatten(table)
+    places = {name: list(_places(param)) for name, param in flat.items()}
+    missing = [hf_name for found in places.values() for hf_name, _ in found if hf_name not in tensors]
+    if missing:
+        raise OutlastError(
+            f"The weights lack {len(missing)} tensors: "
+            + ", ".join(missing[:5])
+            + ("..." if missing[5:] else "")
+        )
+    params: NamedArrays = {}
+    for name, param in flat.items():
+        parts: list[NDArray[Any]] = []
+        for hf_name, _ in places[name]:
+            tensor = tensors[hf_name].astype(np.float32)
+            parts.append(tensor.T if param.hf_transposed else tensor)
+            _check_shape(hf_name, parts[-1].shape, param.shape[1:] if param.stacked else param.shape)
+        params[name] = np.stack(parts) if param.stacked else np.ascontiguousarray(parts[0])
+    return params
+
+
+def _places(param: Param) -> Iterator[tuple[str, int | None]]:
+    """The tensors of a parameter: one, or one per layer with the layer's number."""
+    if not param.stacked:
+        yield param.hf, None
+        return
+    for layer in range(param.shape[param.logical_axes.index(LAYERS_AXIS)]):
+        yield param.hf.format(layer=layer), layer
+
+
+def _check_names(expected: set[str], found: set[str]) -> None:
+    if expected != found:
+        missing, unknown = sorted(expected - found), sorted(found - expected)
+        raise OutlastError(f"The parameters do not fit the model: missing {missing}, unknown {unknown}.")
+
+
+def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if found != expected:
+        raise OutlastError(
+            f"{name} has shape {found}.", expected=f"shape {expected} from the model's configuration"
+        )

@@ -1,0 +1,120 @@
+"""What a person sees while a verb works: messages, and one line of progress.
+
+In: text and numbers. Out: standard error, so that standard output holds results alone. On a terminal the
+progress is a line that redraws itself; in a log it is a plain line now and then. Library users get the
+messages through the standard logger ``outlast``.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+log = logging.getLogger("outlast")
+
+_PLAIN_INTERVAL_SECONDS = 10.0
+
+
+def set_up() -> None:
+    """Send the package's messages to standard error. For the command line only."""
+    if sys.stderr.isatty():
+        from rich.logging import RichHandler
+
+        handler = RichHandler(console=_terminal(), show_time=False, show_level=False, show_path=False)
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    log.handlers[:] = [handler]
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+@cache
+def _terminal() -> "Console":
+    """The one console: it knows of the line of progress, so no message lands in the middle of it."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+class ProgressLine:
+    """One line that tells how far a long piece of work is.
+
+    Args:
+        what: what is going on, two or three words.
+        total: the amount of work, in any unit; None where it is not known.
+        start: the amount already done before, which does not count for the rate.
+    """
+
+    def __init__(
+        self, what: str, total: float | None, *, start: float = 0, clock: Callable[[], float] = time.monotonic
+    ):
+        self.what = what
+        self.total = total
+        self.start = start
+        self.clock = clock
+        self.began = self.printed = clock()
+        self.live = None
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+            self.live = Progress(*columns, console=_terminal(), transient=True)
+            self.task = self.live.add_task(what, total=total, note="")
+            self.live.update(self.task, completed=start)
+
+    def __enter__(self) -> "ProgressLine":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.stop()
+
+    def update(self, done: float, note: str) -> None:
+        """Show how much is done, and a note beside it."""
+        left = self.seconds_left(done)
+        text = f"{note}, {format_seconds(left)} left" if left is not None else note
+        if self.live:
+            self.live.update(self.task, completed=done, note=text)
+        elif self.clock() - self.printed >= _PLAIN_INTERVAL_SECONDS:
+            self.printed = self.clock()
+            share = f" {done / self.total:.0%}" if self.total else ""
+            log.info("%s%s: %s", self.what, share, text)
+
+    def seconds_left(self, done: float) -> float | None:
+        """Return the time left at the rate so far, in seconds; None while it cannot be told."""
+        if self.total is None or done <= self.start:
+            return None
+        return (self.clock() - self.began) / (done - self.start) * (self.total - done)
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration for a person: ``42s``, ``3m10s``, ``2h05m``, ``3d04h``."""
+    whole = round(seconds)
+    for unit, letter, smaller, small_letter in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
+        if whole >= unit:
+            return f"{whole // unit}{letter}{whole % unit // smaller:02d}{small_letter}"
+    return f"{whole}s"
+
+
+def format_count(count: float) -> str:
+    """Return a large number for a person, rounded to three digits: ``950``, ``12.3k``, ``4.1M``."""
+    count = float(f"{count:.3g}")
+    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= limit:
+            return f"{count / limit:.3g}{letter}"
+    return f"{count:.3g}"

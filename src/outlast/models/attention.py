@@ -1,0 +1,53 @@
+"""Attention from every position to every position.
+
+In: queries, keys, values per head and a bias over the key positions. Out: the weighted values. The plain
+formula of Vaswani et al. (2017), eq. 1, with the softmax in float32.
+
+Letters: b row, l query position, m key position, h head, k size of a head.
+"""
+
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Integer
+
+from outlast.models.layers import dropout
+from outlast.models.randomness import RowKeys
+
+AttentionMask: TypeAlias = Integer[Array, "b l"] | Bool[Array, "b l"]
+"""1 or True for real tokens."""
+
+
+def key_bias(attention_mask: AttentionMask) -> Float[Array, "b l"]:
+    """Return 0 where the mask is set and the lowest float32 elsewhere.
+
+    Not minus infinity: a row without any real token then attends evenly to all of it instead of giving NaN.
+    """
+    lowest = jnp.finfo(jnp.float32).min
+    return jnp.where(attention_mask.astype(jnp.bool_), jnp.float32(0), lowest)
+
+
+def attend(
+    query: Float[Array, "b l h k"],
+    key: Float[Array, "b m h k"],
+    value: Float[Array, "b m h k"],
+    *,
+    bias: Float[Array, "b m"] | None,
+    dropout_keys: RowKeys | None,
+    dropout_rate: float,
+) -> Float[Array, "b l h k"]:
+    """Return softmax(query . key / sqrt(k) + bias) . value.
+
+    Args:
+        bias: added to the scores of each key position; None where every position is real.
+        dropout_keys: for dropout on the probabilities; None for none.
+    """
+    scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    scores = jnp.einsum("blhk,bmhk->bhlm", query * scale, key, preferred_element_type=jnp.float32)
+    if bias is not None:
+        scores = scores + bias[:, None, None, :]
+    probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    probabilities = dropout(probabilities, dropout_keys, dropout_rate)
+    return jnp.einsum("bhlm,bmhk->blhk", probabilities, value)

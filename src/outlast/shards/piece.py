@@ -1,0 +1,156 @@
+"""One piece of the corpus becomes its shards: the unit of work, of failure and of resuming.
+
+In: the number of a piece and its extents. Out: at most one shard for each split, then the record that marks
+the piece as finished. Memory is bounded: documents stream to the tokenizer in batches, tokens to disk.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from outlast.corpus.config import CorpusConfig
+from outlast.corpus.encoding import Tally
+from outlast.corpus.plan import Piece
+from outlast.corpus.read import read_documents, split_chooser
+from outlast.errors import ShardError
+from outlast.shards.build import PieceRecord, shard_name, write_record
+from outlast.shards.write import TokenShardWriter
+from outlast.storage import open_store
+from outlast.tokenizer.encode import load_tokenizer
+
+TOKENIZER_FOLDER = "tokenizer"
+_BATCH_CHARACTERS = 2**19
+_BATCH_DOCUMENTS = 1024
+
+Count = Callable[[int, int, int], None]
+"""Told how many documents, text bytes and tokens have been added, for the progress line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildJob:
+    """What all pieces of a build have in common."""
+
+    corpus: CorpusConfig
+    out: str
+    num_shards: int
+    tokenizer_fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceJob:
+    """One piece: its extents of the corpus, and of the held-out corpus where that lies apart."""
+
+    piece: int
+    extents: Piece
+    held_out: Piece
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk."""
+        return sum(extent.size_bytes for extent in (*self.extents, *self.held_out))
+
+
+class PieceBuilder:
+    """Builds pieces, one after another, with one tokenizer.
+
+    Raises:
+        TokenizerError: no tokenizer in the output folder, or a damaged one.
+        ShardError: it is not the tokenizer that the build began with.
+    """
+
+    def __init__(self, job: BuildJob) -> None:
+        self.job = job
+        self.store = open_store(job.out)
+        self.tokenizer = load_tokenizer(self.store, TOKENIZER_FOLDER)
+        found = self.tokenizer.manifest.fingerprint
+        if found != job.tokenizer_fingerprint:
+            raise ShardError(
+                f"The tokenizer was exchanged in the middle of a build: {found}.",
+                expected=job.tokenizer_fingerprint,
+                where=f"{self.store.url}/{TOKENIZER_FOLDER}",
+            )
+
+    def build(self, piece: PieceJob, count: Count) -> PieceRecord:
+        """Write a piece's shards and its record.
+
+        Raises:
+            CorpusError: text that cannot be read.
+            StorageError: a shard that cannot be written.
+        """
+        tally = Tally()
+        splits = _Splits(self)
+        with splits.files:
+            batch: list[tuple[str, str]] = []
+            num_characters = 0
+            for split, document in self._documents(piece, tally):
+                batch.append((split, document))
+                num_characters += len(document)
+                if num_characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
+                    splits.add(batch, count)
+                    batch, num_characters = [], 0
+            splits.add(batch, count)
+            names = {split: shard_name(split, piece.piece, self.job.num_shards) for split in splits.writers}
+            record = PieceRecord(
+                piece=piece.piece,
+                tokenizer_fingerprint=self.job.tokenizer_fingerprint,
+                shards={
+                    split: splits.writers[split].write(self.store, names[split]) for split in sorted(names)
+                },
+                text_bytes=dict(sorted(splits.text_bytes.items())),
+                skipped={"empty": tally.empty_documents, "without_tokens": splits.num_without_tokens},
+                undecodable_bytes=tally.undecodable_bytes,
+                undecodable=[(place.file, place.offset, place.num_bytes) for place in tally.undecodable],
+            )
+        write_record(self.store, record)
+        return record
+
+    def _documents(self, piece: PieceJob, tally: Tally) -> Iterator[tuple[str, str]]:
+        choose = split_chooser(self.job.corpus)
+        for document in read_documents(self.job.corpus, piece.extents, tally):
+            yield choose(document), document
+        for document in read_documents(self.job.corpus, piece.held_out, tally):
+            yield "validation", document
+
+
+class _Splits:
+    """The shards of a piece in the making, one for each split that has got a document."""
+
+    def __init__(self, builder: PieceBuilder) -> None:
+        self.files = ExitStack()
+        self.writers: dict[str, TokenShardWriter] = {}
+        self.text_bytes: dict[str, int] = {}
+        self.num_without_tokens = 0
+        self._builder = builder
+
+    def add(self, batch: list[tuple[str, str]], count: Count) -> None:
+        before = self._totals()
+        encoded = self._builder.tokenizer.encode_batch([document for _, document in batch])
+        for (split, document), ids in zip(batch, encoded, strict=True):
+            if not len(ids):
+                self.num_without_tokens += 1
+                continue
+            num_bytes = len(document.encode())
+            self.text_bytes[split] = self.text_bytes.get(split, 0) + num_bytes
+            self._writer(split).add(ids)
+        documents, text_bytes, tokens = (now - then for now, then in zip(self._totals(), before, strict=True))
+        count(documents, text_bytes, tokens)
+
+    def _totals(self) -> tuple[int, int, int]:
+        writers = self.writers.values()
+        return (
+            sum(writer.num_documents for writer in writers),
+            sum(self.text_bytes.values()),
+            sum(writer.num_tokens for writer in writers),
+        )
+
+    def _writer(self, split: str) -> TokenShardWriter:
+        if split not in self.writers:
+            manifest = self._builder.tokenizer.manifest
+            writer = TokenShardWriter(
+                vocab_size=manifest.vocab_size,
+                separator_id=manifest.special_ids["sep"],
+                tokenizer_fingerprint=manifest.fingerprint,
+                spool_folder=self._builder.store.local_path("."),
+            )
+            self.writers[split] = self.files.enter_context(writer)
+        return self.writers[split]

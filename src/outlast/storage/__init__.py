@@ -1,0 +1,62 @@
+"""Objects by name under a URL: the one door to local folders and object stores.
+
+In: a URL (``/path``, ``file://``, ``gs://``, ``s3://``, ``az://``, ``http(s)://``). Out: a ``Store``, whose
+names are relative to that URL. Writing is atomic everywhere: an object is there whole or not at all, and
+``create`` never overwrites. Locally every file and its folder are flushed before ``create`` or ``replace``
+returns.
+
+An error tells what is known. ``ObjectNotFound`` and ``ObjectExists`` are statements about the object;
+``StoreUnreachable`` is none, and nothing may be concluded from it (docs/design/storage.md).
+"""
+
+from pathlib import Path
+
+from outlast.errors import ConfigError
+from outlast.storage.local import LocalStore
+from outlast.storage.store import Chunks, ObjectInfo, Store
+
+__all__ = ["Chunks", "LocalStore", "ObjectInfo", "Store", "open_store", "split_url"]
+
+_CLOUD_SCHEMES = ("gs", "s3", "az")
+_HTTP_SCHEMES = ("http", "https")
+
+
+def open_store(url: str | Path) -> Store:
+    """Open the folder or bucket prefix that a URL names.
+
+    Credentials come from the environment alone, under the names the clouds' own tools use.
+
+    Raises:
+        ConfigError: a scheme that is not known, a URL with a password in it, an address that is never
+        contacted.
+    """
+    text = str(url)
+    scheme = text.partition("://")[0] if "://" in text else "file"
+    if scheme == "file":
+        return LocalStore(Path(text.removeprefix("file://")).expanduser())
+    authority = text.partition("://")[2].partition("/")[0]
+    if "@" in authority:
+        raise ConfigError(
+            "The URL holds a user name or password.",
+            where=f"{scheme}://***@{authority.rpartition('@')[2]}",
+            remedy="put credentials into the environment",
+        )
+    if scheme in _CLOUD_SCHEMES:
+        from outlast.storage.remote import ObjectStore  # loads a client library that local runs do not need
+
+        return ObjectStore(text)
+    if scheme in _HTTP_SCHEMES:
+        from outlast.storage.http import HttpStore
+
+        return HttpStore(text)
+    raise ConfigError(
+        f"The URL scheme {scheme!r} is not known.",
+        where=text,
+        expected="a path, or one of file, " + ", ".join(_CLOUD_SCHEMES + _HTTP_SCHEMES),
+    )
+
+
+def split_url(url: str | Path) -> tuple[str, str]:
+    """Split the URL of an object into the URL of its folder and its name."""
+    folder, _, name = str(url).rpartition("/")
+    return folder or ".", name

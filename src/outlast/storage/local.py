@@ -1,0 +1,210 @@
+"""A local folder as a store.
+
+In: a folder. Out: a ``LocalStore``. Files are written aside, flushed, then linked (``create``) or renamed
+(``replace``) into place, then the folder is flushed: after a crash or a power cut a file is there whole or
+not at all.
+"""
+
+import errno
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
+from outlast.storage.store import Chunks, ObjectInfo, Store
+
+_FOLDER_ATTEMPTS = 50
+_TEMPORARY_PREFIX = ".tmp-"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_ANSWER = (
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class LocalStore(Store):
+    """A folder. It is made by the first write."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.abspath(root))
+        self.url = str(self.root)
+
+    def local_path(self, name: str) -> Path:
+        path = Path(os.path.normpath(self.root / name))
+        if path != self.root and self.root not in path.parents:
+            raise StorageError(f"The name {name!r} leaves its folder.", where=self.url)
+        return path
+
+    def read(self, name: str) -> bytes:
+        try:
+            return self.local_path(name).read_bytes()
+        except OSError as error:
+            raise self._failed("read", name, error) from error
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        try:
+            with self.local_path(name).open("rb") as file:
+                file.seek(start)
+                content = file.read(length)
+        except OSError as error:
+            raise self._failed("read", name, error) from error
+        if len(content) != length:
+            raise StorageError(
+                f"The file ends early: {len(content)} of {length} bytes from {start}.",
+                where=str(self.local_path(name)),
+            )
+        return content
+
+    def create(self, name: str, content: Chunks) -> None:
+        self._write(name, content, create=True)
+
+    def replace(self, name: str, content: Chunks) -> None:
+        self._write(name, content, create=False)
+
+    def list(self, prefix: str = "") -> list[ObjectInfo]:
+        found: list[ObjectInfo] = []
+        for path in self._walk(prefix):
+            if not path.name.startswith(_TEMPORARY_PREFIX):
+                try:
+                    found.append(ObjectInfo(path.relative_to(self.root).as_posix(), path.stat().st_size))
+                except FileNotFoundError:
+                    continue  # deleted while we looked
+        return sorted(found)
+
+    def list_leftovers(self, prefix: str = "") -> tuple[str, ...]:
+        leftovers = (path for path in self._walk(prefix) if path.name.startswith(_TEMPORARY_PREFIX))
+        return tuple(sorted(path.relative_to(self.root).as_posix() for path in leftovers))
+
+    def size_bytes(self, name: str) -> int:
+        try:
+            return self.local_path(name).stat().st_size
+        except OSError as error:
+            raise self._failed("read", name, error) from error
+
+    def delete(self, name: str) -> None:
+        path = self.local_path(name)
+        try:
+            path.unlink(missing_ok=True)
+            if path.parent.is_dir():
+                _flush_folder(path.parent)
+            for folder in path.parents:
+                if folder == self.root or self.root not in folder.parents:
+                    break
+                folder.rmdir()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise self._failed("delete", name, error) from error
+
+    def _walk(self, prefix: str) -> Sequence[Path]:
+        folder = self.local_path(prefix.rpartition("/")[0] or ".")
+        paths: list[Path] = []
+        try:
+            for parent, _, files in os.walk(folder, onerror=_raise_unless_absent):
+                paths += [Path(parent, file) for file in files]
+        except OSError as error:
+            raise self._failed("list", prefix, error) from error
+        return [path for path in paths if path.relative_to(self.root).as_posix().startswith(prefix)]
+
+    def _write(self, name: str, content: Chunks, *, create: bool) -> None:
+        path = self.local_path(name)
+        temporary = path.parent / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        try:
+            try:
+                _write_flushed(temporary, content)
+                if create:
+                    _link(temporary, path)
+                else:
+                    os.replace(temporary, path)
+            finally:
+                with suppress(OSError):
+                    temporary.unlink()
+            _flush_folder(path.parent)
+        except OSError as error:
+            raise self._failed("write", name, error) from error
+
+    def _failed(self, action: str, name: str, error: OSError) -> StorageError:
+        where = str(self.local_path(name))
+        reason = error.strerror or str(error)
+        if action != "write" and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return ObjectNotFound("There is no such file.", where=where)
+        if error.errno in _FULL:
+            return StorageError(
+                f"Cannot {action} the file: no space left ({reason}).",
+                where=where,
+                remedy="free space, or choose another disk",
+            )
+        if error.errno in _NO_ANSWER:
+            return StoreUnreachable(f"Cannot {action} the file: {reason}.", where=where)
+        if action == "write" and error.errno in _NO_LINKS:
+            return StorageError(
+                f"Cannot write the file: {reason}.",
+                where=where,
+                remedy="choose a folder whose file system allows hard links",
+            )
+        return StorageError(f"Cannot {action} the file: {reason}.", where=where)
+
+
+def _write_flushed(path: Path, content: Chunks) -> None:
+    """Write a new file and flush it.
+
+    The folder is made again where a ``delete`` beside us has just removed it.
+    """
+    for attempt in range(_FOLDER_ATTEMPTS):
+        try:
+            _make_folders(path.parent)
+            file = path.open("xb")
+        except (
+            FileNotFoundError,
+            FileExistsError,
+        ):  # the second: gone between mkdir's refusal and its own look
+            if attempt == _FOLDER_ATTEMPTS - 1:
+                raise
+            continue
+        with file:
+            for chunk in content:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        return
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise ObjectExists("The object exists already.", where=str(path)) from None
+
+
+def _make_folders(folder: Path) -> None:
+    """Make a folder and its parents, and flush the parent of each one made, so that a crash cannot lose the
+    name.
+    """
+    missing: list[Path] = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for made in reversed(missing):
+        made.mkdir(exist_ok=True)
+        _flush_folder(made.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error

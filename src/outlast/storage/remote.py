@@ -1,0 +1,176 @@
+"""Object stores of the clouds through obstore: Google Cloud Storage, S3 and its kin, Azure.
+
+In: ``gs://``, ``s3://`` or ``az://`` URLs. Out: an ``ObjectStore``. ``create`` is one conditional request.
+Credentials, end points and regions come from the environment under the names the clouds' own tools use
+(``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, ...); they are
+never taken from a URL, never printed.
+"""
+
+import os
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn
+
+import obstore
+import obstore.store
+from obstore import exceptions
+
+from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
+from outlast.storage.store import Chunks, ObjectInfo, Store
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+_TRUE = ("1", "true", "yes", "on")
+_ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_METADATA_SERVER = "169.254.169.254"
+_REFUSED_STATUS = re.compile(r"status(?: code)?:? (4\d\d)")
+_WORTH_ASKING_AGAIN = ("408", "409", "425", "429")
+_LONGEST_MESSAGE = 300
+
+
+class ObjectStore(Store):
+    """Objects below a bucket prefix.
+
+    obstore repeats a request on refused connections, time-outs and 5xx for ``retry_seconds`` before it gives
+    up.
+    """
+
+    silence_seconds: float = 60.0
+    """How long a connection may stand still before the request is repeated."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._allow_http = _ALLOW_HTTP[url.partition("://")[0]]
+        try:
+            self._store = obstore.store.from_url(
+                self.url,
+                client_options=_client_options(self._allow_http, self.silence_seconds),
+                retry_config=_retry_config(self.retry_seconds),
+            )
+        except (exceptions.BaseError, ValueError) as error:
+            raise StorageError(f"The store cannot be opened: {_first_line(error)}", where=self.url) from None
+
+    def read(self, name: str) -> bytes:
+        try:
+            return bytes(obstore.get(self._store, name).bytes())
+        except Exception as error:
+            self._explain("read", name, error)
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        try:
+            content = bytes(obstore.get_range(self._store, name, start=start, length=length))
+        except Exception as error:
+            self._explain("read", name, error)
+        if len(content) != length:
+            raise StorageError(
+                f"The object ends early: {len(content)} of {length} bytes from {start}.",
+                where=f"{self.url}/{name}",
+            )
+        return content
+
+    def create(self, name: str, content: Chunks) -> None:
+        try:
+            obstore.put(self._store, name, b"".join(content), mode="create")
+        except Exception as error:
+            self._explain("write", name, error)
+
+    def replace(self, name: str, content: Chunks) -> None:
+        try:
+            obstore.put(self._store, name, b"".join(content), mode="overwrite", use_multipart=False)
+        except Exception as error:
+            self._explain("write", name, error)
+
+    def list(self, prefix: str = "") -> list[ObjectInfo]:
+        folder = prefix.rpartition("/")[0]  # a store lists by whole path segments
+        found: list[ObjectInfo] = []
+        try:
+            for page in obstore.list(self._store, folder or None):
+                found += [
+                    ObjectInfo(meta["path"], meta["size"]) for meta in page if meta["path"].startswith(prefix)
+                ]
+        except Exception as error:
+            self._explain("list", prefix, error)
+        return sorted(found)
+
+    def size_bytes(self, name: str) -> int:
+        try:
+            return obstore.head(self._store, name)["size"]
+        except Exception as error:
+            self._explain("read", name, error)
+
+    def delete(self, name: str) -> None:
+        try:
+            obstore.delete(self._store, name)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            self._explain("delete", name, error)
+
+    def _explain(self, action: str, name: str, error: Exception) -> NoReturn:
+        """Raise what an error of obstore says about the object; nothing, unless the store itself has
+        answered.
+        """
+        where = f"{self.url}/{name}"
+        line = _first_line(error)
+        if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
+            raise ObjectExists("The object exists already.", where=where) from None
+        if isinstance(error, FileNotFoundError) and action == "read":
+            raise ObjectNotFound("There is no such object.", where=where) from None
+        if isinstance(error, FileNotFoundError):
+            raise StorageError(
+                f"Cannot {action}: {line}", where=where, remedy="check that the bucket exists"
+            ) from None
+        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+            raise StorageError(
+                f"Cannot {action}: the store denies access.",
+                where=where,
+                remedy="check the credentials in the environment and the rights they carry on this bucket",
+            ) from None
+        if "builder error" in line:
+            raise StorageError(
+                f"Cannot {action}: the store's address cannot be asked.",
+                where=where,
+                remedy=f"check the end point; for one without encryption set {self._allow_http}=true",
+            ) from None
+        status = _REFUSED_STATUS.search(str(error))
+        refused = status and status[1] not in _WORTH_ASKING_AGAIN
+        if isinstance(error, exceptions.GenericError) and not refused:
+            raise StoreUnreachable(
+                f"Cannot {action}: the store does not answer: {line}", where=where, remedy=_remedy(line)
+            ) from None
+        if isinstance(error, exceptions.BaseError | ValueError | OSError):
+            raise StorageError(f"Cannot {action}: {line}", where=where, remedy=_remedy(line)) from None
+        raise error
+
+
+def _remedy(line: str) -> str | None:
+    """Only a client without credentials of its own asks the machine's metadata server for some."""
+    return "put credentials for the store into the environment" if _METADATA_SERVER in line else None
+
+
+def _client_options(allow_http: str, silence_seconds: float) -> "ClientConfig":
+    options: ClientConfig = {
+        "connect_timeout": timedelta(seconds=10),
+        "read_timeout": timedelta(seconds=silence_seconds),
+        "timeout": timedelta(minutes=10),
+    }
+    if os.environ.get(allow_http, "").lower() in _TRUE:
+        options["allow_http"] = True
+    return options
+
+
+def _retry_config(seconds: float) -> "RetryConfig":
+    return {
+        "max_retries": 100,
+        "retry_timeout": timedelta(seconds=seconds),
+        "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
+    }
+
+
+def _first_line(error: Exception) -> str:
+    """Return an error's first line, without what follows a ``?``: signatures stand there."""
+    line = str(error).strip().partition("\n")[0].partition(": <")[0]
+    return re.sub(r"\?[^\s\"']+", "?***", line)[:_LONGEST_MESSAGE]

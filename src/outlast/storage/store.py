@@ -1,0 +1,143 @@
+"""What every store can do, and what to do when the answer did not arrive.
+
+In: names and bytes. Out: the six operations each store brings, and two built on them that hold for all:
+``retry`` waits for a store that does not answer, and ``create_or_confirm`` makes creating safe to repeat.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from outlast.errors import ObjectExists, ObjectNotFound, StoreUnreachable
+
+T = TypeVar("T")
+
+Chunks = Sequence[bytes | bytearray | memoryview]
+"""The content of an object, in order; joined only where a store needs it."""
+
+_COMPARE_BYTES = 16 * 1024 * 1024
+
+
+class ObjectInfo(NamedTuple):
+    name: str
+    size_bytes: int
+
+
+class Store(ABC):
+    """Objects under one URL. Names use ``/`` and never leave the URL."""
+
+    url: str
+
+    retry_seconds: float = 180.0
+    """How long ``retry`` waits for a store that does not answer: one that is down for a minute delays a run.
+    """
+
+    first_pause_seconds: float = 0.1
+    longest_pause_seconds: float = 10.0
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Return the whole object."""
+
+    @abstractmethod
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """Return exactly ``length`` bytes from ``start``. Raises StorageError where the object is shorter."""
+
+    @abstractmethod
+    def create(self, name: str, content: Chunks) -> None:
+        """Write an object that must not exist. Raises ObjectExists where it does."""
+
+    @abstractmethod
+    def replace(self, name: str, content: Chunks) -> None:
+        """Write an object, whether or not it exists."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> list[ObjectInfo]:
+        """Return all objects whose name starts with the prefix (a folder: ``data/``), sorted by name."""
+
+    @abstractmethod
+    def size_bytes(self, name: str) -> int:
+        """Return the object's size. Raises ObjectNotFound."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete an object; one that is absent is no error."""
+
+    def local_path(self, name: str) -> Path | None:
+        """Return the path of a local object, or None where the store is remote."""
+        return None
+
+    def list_leftovers(self, prefix: str = "") -> Sequence[str]:
+        """Return the names of unfinished files that killed writers left below the prefix; ``delete`` takes
+        them.
+        """
+        return []
+
+    def exists(self, name: str) -> bool:
+        try:
+            self.size_bytes(name)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def retry(self, action: Callable[[], T]) -> T:
+        """Return the action's result, repeating it while the store does not answer.
+
+        Raises:
+            StoreUnreachable: it did not answer for ``retry_seconds``.
+        """
+        deadline = time.monotonic() + self.retry_seconds
+        pause = self.first_pause_seconds
+        while True:
+            try:
+                return action()
+            except StoreUnreachable:
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, self.longest_pause_seconds)
+
+    def create_or_confirm(self, name: str, content: Chunks) -> None:
+        """Create an object whose content only this caller writes; a lost response is told from another's
+        object.
+
+        Where the name exists, or the outcome of the write is unknown, the object is read back. Equal bytes:
+        the write took place. So content must be unique to the writer (a claim carries a random id) unless
+        sharing is harmless.
+
+        Raises:
+            ObjectExists: the name is taken by other bytes.
+            StoreUnreachable: no answer for ``retry_seconds``. The object may exist or not.
+        """
+
+        def attempt() -> None:
+            try:
+                self.create(name, content)
+            except ObjectExists:
+                if not self._holds(name, content):
+                    raise
+            except StoreUnreachable:
+                try:
+                    if self._holds(name, content):
+                        return
+                except ObjectNotFound:
+                    pass  # the write did not take place, or will land later and be found by the next attempt
+                raise
+
+        self.retry(attempt)
+
+    def _holds(self, name: str, content: Chunks) -> bool:
+        """Compare an object with what it should hold, a piece at a time. Raises ObjectNotFound."""
+        views = [memoryview(chunk).cast("B") for chunk in content if len(chunk)]
+        if self.size_bytes(name) != sum(len(view) for view in views):
+            return False
+        start = 0
+        for view in views:
+            for begin in range(0, len(view), _COMPARE_BYTES):
+                piece = view[begin : begin + _COMPARE_BYTES]
+                if memoryview(self.read_range(name, start, len(piece))) != piece:
+                    return False
+                start += len(piece)
+        return True

@@ -1,0 +1,130 @@
+"""Blocks packing: an example is a run of tokens of a shard. Pure arithmetic, nothing on disk.
+
+In: a shard's flat tokens. Out: rows of ``sequence_length`` ids. Example k of a shard holds its tokens
+``k*body .. (k+1)*body``, framed by [CLS] and [SEP] where the run asks for special tokens; the last example of
+a shard is padded. Nothing is dropped and no example spans two shards.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.errors import ConfigError
+
+Batch = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How tokens become examples.
+
+    Args:
+        sequence_length: ids in an example.
+        special_tokens: whether an example is framed as [CLS] body [SEP].
+        special_ids: ids of ``pad``, ``cls`` and ``sep``.
+    """
+
+    sequence_length: int
+    special_tokens: bool
+    special_ids: dict[str, int]
+
+    def __post_init__(self) -> None:
+        if self.body_length < 1:
+            raise ConfigError(
+                f"An example of {self.sequence_length} tokens has no room for text.",
+                where="stream.sequence_length",
+                expected="at least 3 with special tokens, 1 without",
+            )
+
+    @property
+    def body_length(self) -> int:
+        """Tokens of text in an example."""
+        return self.sequence_length - (2 if self.special_tokens else 0)
+
+    def num_examples(self, num_tokens: int) -> int:
+        """Return how many examples a shard of so many tokens makes."""
+        return -(-num_tokens // self.body_length)
+
+    def padding(self, num_rows: int) -> Batch:
+        """Return padding: ``input_ids`` int32 and ``attention_mask`` int8, both (num_rows, length)."""
+        shape = (num_rows, self.sequence_length)
+        ids = np.full(shape, self.special_ids["pad"], np.int32)
+        return {"input_ids": ids, "attention_mask": np.zeros(shape, np.int8)}
+
+    def gather(
+        self, shards: NDArray[np.int64], records: NDArray[np.int64], tokens_of: Callable[[int], NDArray[Any]]
+    ) -> Batch:
+        """Return examples by shard and record: ``input_ids`` and ``attention_mask`` as ``padding`` has them.
+
+        Each shard is read once, into a block in the tokens' own narrow dtype; the rows are put in their
+        places and widened in one pass. That is the whole cost of a batch, so nothing else happens per row.
+
+        Args:
+            shards, records: int64 of shape (rows,).
+            tokens_of: the flat tokens of a shard by its index.
+        """
+        by_shard = np.argsort(shards, kind="stable")
+        sorted_records = records[by_shard]
+        counts = np.bincount(shards)
+        present = np.flatnonzero(counts).tolist()
+        bodies: NDArray[Any] | None = None
+        partial: list[tuple[int, NDArray[Any]]] = []
+        start = 0
+        for shard in present:
+            tokens = tokens_of(shard)
+            stop = start + int(counts[shard])
+            if bodies is None:
+                bodies = _scratch(len(records), self.body_length, tokens.dtype)
+            whole = len(tokens) // self.body_length
+            wanted = sorted_records[start:stop]
+            if whole:
+                blocks = tokens[: whole * self.body_length].reshape(whole, self.body_length)
+                # "clip" writes straight into place; the one index it clips, the partial block's, comes below.
+                np.take(blocks, wanted, axis=0, out=bodies[start:stop], mode="clip")
+            for row in by_shard[start:stop][wanted >= whole].tolist():
+                partial.append((row, tokens[whole * self.body_length :]))
+            start = stop
+        assert bodies is not None, "a batch has rows"
+        return self._framed(bodies, by_shard, partial)
+
+    def _framed(
+        self, bodies: NDArray[Any], rows: NDArray[np.int64], partial: list[tuple[int, NDArray[Any]]]
+    ) -> Batch:
+        shape = (len(rows), self.sequence_length)
+        ids, mask = np.empty(shape, np.int32), np.ones(shape, np.int8)
+        if self.special_tokens:
+            ids[rows, 1:-1] = bodies
+            ids[:, 0] = self.special_ids["cls"]
+            ids[:, -1] = self.special_ids["sep"]
+        else:
+            ids[rows] = bodies
+        for row, rest in partial:
+            end = self._fill_partial(ids[row], rest)
+            ids[row, end:] = self.special_ids["pad"]
+            mask[row, end:] = 0
+        return {"input_ids": ids, "attention_mask": mask}
+
+    def _fill_partial(self, ids: NDArray[np.int32], rest: NDArray[Any]) -> int:
+        """Write a shard's last, shorter example into a row; return where its padding starts."""
+        if not self.special_tokens:
+            ids[: len(rest)] = rest
+            return len(rest)
+        ids[1 : 1 + len(rest)] = rest
+        ids[1 + len(rest)] = self.special_ids["sep"]
+        return 2 + len(rest)
+
+
+_threads = threading.local()
+
+
+def _scratch(num_rows: int, length: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return memory of the calling thread, the same at every call: fresh pages cost more than the copy."""
+    size = num_rows * length
+    held: NDArray[Any] | None = getattr(_threads, "held", None)
+    if held is None or held.dtype != dtype or len(held) < size:
+        held = _threads.held = np.empty(size, dtype)
+    return held[:size].reshape(num_rows, length)

@@ -1,0 +1,195 @@
+"""The order of the data: which example stands in row r of step s. Pure, and frozen by golden vectors.
+
+In: the number of examples of each shard, the global batch size, a seed, a step. Out: (shard, record) of every
+row. Nothing is remembered between calls, so a run resumes anywhere at the same cost, and the number of
+processes, threads or prefetched batches cannot change the order.
+
+    epoch    the shards are permuted; their examples, end to end, are the epoch's sequence
+    lane     lane l of L owns rows l*B/L .. (l+1)*B/L of every batch, and its own contiguous span of the
+    sequence,
+             floor(N/L) examples long; at most L-1 examples sit out an epoch, others each time
+    window   a lane walks its span window by window; the examples of a window are permuted
+
+Row r of step s: t = s*(B/L) + r mod (B/L); epoch, i = divmod(t, N//L); i is permuted within its window.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.errors import ConfigError, ShardError
+from outlast.prng import derive_key, permutation
+
+ORDER_VERSION = 1
+_WHOLE_SET_EXAMPLES = 4 * 2**20
+_WHOLE_SET_BYTES = 4 * 2**30
+_WINDOW_EXAMPLES = 2**20
+_WINDOW_BYTES = 2 * 2**30
+_MOST_LANES = 64
+
+
+class Placement(NamedTuple):
+    """Where the examples of some rows lie: two int64 arrays of shape (rows,)."""
+
+    shards: NDArray[np.int64]
+    records: NDArray[np.int64]
+
+
+class Span(NamedTuple):
+    """A run of consecutive rows that one window of one lane fills."""
+
+    first_row: int
+    num_rows: int
+    lane: int
+    epoch: int
+    window: int
+    offset: int
+    """Index of the first row within the window."""
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The order of one split under one seed.
+
+    Args:
+        shard_examples: number of examples of each shard, in manifest order.
+        global_batch_size: rows of a batch (B).
+        num_lanes: lanes (L), a divisor of B.
+        window_examples: examples shuffled together, over all lanes.
+        seed: of the run.
+
+    Raises:
+        ConfigError: a batch that the lanes do not divide.
+        ShardError: fewer examples than lanes.
+    """
+
+    shard_examples: tuple[int, ...]
+    global_batch_size: int
+    num_lanes: int
+    window_examples: int
+    seed: int
+    _cached_window: Callable[[int, int, int], Placement] = field(init=False, repr=False)
+    _cached_epoch: Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]] = field(
+        init=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        # A walk needs a lane's current window, the one sorted ahead of need, and one that a slower thread
+        # still reads.
+        object.__setattr__(self, "_cached_window", lru_cache(maxsize=3 * self.num_lanes)(self._sorted_window))
+        object.__setattr__(self, "_cached_epoch", lru_cache(maxsize=3)(self._sorted_epoch))
+        check_divides("stream.num_lanes", self.num_lanes, self.global_batch_size)
+        if self.num_examples < self.num_lanes:
+            raise ShardError(
+                f"The split has {self.num_examples} examples, {self.num_lanes} lanes need one each.",
+                remedy="prepare more text, or set stream.num_lanes lower",
+            )
+
+    @property
+    def num_examples(self) -> int:
+        return sum(self.shard_examples)
+
+    @property
+    def lane_examples(self) -> int:
+        """Examples of a lane in one epoch."""
+        return self.num_examples // self.num_lanes
+
+    @property
+    def lane_window(self) -> int:
+        """Examples of a lane's window."""
+        return max(1, min(self.lane_examples, self.window_examples // self.num_lanes))
+
+    @property
+    def lane_rows(self) -> int:
+        """Rows of a batch that one lane fills."""
+        return self.global_batch_size // self.num_lanes
+
+    def epoch_of(self, step: int) -> float:
+        """Return how many epochs are consumed before a step."""
+        return step * self.lane_rows / self.lane_examples
+
+    def rows(self, step: int, first: int = 0, stop: int | None = None) -> Placement:
+        """Return the placement of rows ``first .. stop`` of a step's batch."""
+        stop = self.global_batch_size if stop is None else stop
+        shards = np.empty(stop - first, np.int64)
+        records = np.empty(stop - first, np.int64)
+        for span in self.spans(step, first, stop):
+            placed = self.window(span.lane, span.epoch, span.window)
+            filled = slice(span.first_row - first, span.first_row - first + span.num_rows)
+            taken = slice(span.offset, span.offset + span.num_rows)
+            shards[filled] = placed.shards[taken]
+            records[filled] = placed.records[taken]
+        return Placement(shards, records)
+
+    def spans(self, step: int, first: int, stop: int) -> Iterator[Span]:
+        """Cut rows ``first .. stop`` of a step at the borders of lanes, epochs and windows."""
+        row = first
+        while row < stop:
+            lane, row_in_lane = divmod(row, self.lane_rows)
+            epoch, index = divmod(step * self.lane_rows + row_in_lane, self.lane_examples)
+            window, offset = divmod(index, self.lane_window)
+            num_rows = min(
+                stop - row,
+                self.lane_rows - row_in_lane,
+                self.lane_examples - index,
+                self.lane_window - offset,
+            )
+            yield Span(row, num_rows, lane, epoch, window, offset)
+            row += num_rows
+
+    def window(self, lane: int, epoch: int, window: int) -> Placement:
+        """Return the placement of a window's examples in the order they are seen. Cached: it is a sort."""
+        return self._cached_window(lane, epoch, window)
+
+    def next_window(self, lane: int, epoch: int, window: int) -> tuple[int, int]:
+        """Return (epoch, window) of the window that a lane walks after this one."""
+        if (window + 1) * self.lane_window < self.lane_examples:
+            return epoch, window + 1
+        return epoch + 1, 0
+
+    def _sorted_window(self, lane: int, epoch: int, window: int) -> Placement:
+        shard_order, ends = self._cached_epoch(epoch)
+        start = window * self.lane_window
+        length = min(self.lane_window, self.lane_examples - start)
+        shuffled = permutation(length, derive_key(self.seed, epoch, "window", lane, window))
+        ranks = lane * self.lane_examples + start + shuffled
+        position = np.searchsorted(ends, ranks, side="right")
+        begins = ends - np.asarray(self.shard_examples, np.int64)[shard_order]
+        return Placement(shard_order[position], ranks - begins[position])
+
+    def _sorted_epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the epoch's shard permutation, and where each shard of it ends in the epoch's sequence."""
+        shard_order = permutation(len(self.shard_examples), derive_key(self.seed, epoch, "shards"))
+        return shard_order, np.cumsum(np.asarray(self.shard_examples, np.int64)[shard_order])
+
+
+def default_lanes_and_window(
+    num_examples: int, num_bytes: int, num_shards: int, global_batch_size: int
+) -> tuple[int, int]:
+    """Return (num_lanes, window_examples) for a data set, from the manifest and the batch alone.
+
+    A set of at most 4M examples and 4 GiB is shuffled whole. A larger one has as many lanes as divide the
+    batch, up to 64 and a quarter of the shards, and windows of 1M examples or as many as 2 GiB hold.
+    """
+    if num_examples <= _WHOLE_SET_EXAMPLES and num_bytes <= _WHOLE_SET_BYTES:
+        return 1, max(1, num_examples)
+    limit = max(1, min(_MOST_LANES, num_shards // 4))
+    num_lanes = max(lanes for lanes in range(1, limit + 1) if global_batch_size % lanes == 0)
+    fitting = _WINDOW_BYTES * num_examples // num_bytes
+    return num_lanes, max(num_lanes, min(_WINDOW_EXAMPLES, fitting))
+
+
+def check_divides(name: str, divisor: int, global_batch_size: int) -> None:
+    """Check that a batch divides evenly. Raises ConfigError naming the nearest batches that do."""
+    if global_batch_size % divisor:
+        below = global_batch_size // divisor * divisor
+        nearest = f"{below} or {below + divisor}" if below else str(divisor)
+        raise ConfigError(
+            f"The batch of {global_batch_size} examples cannot be divided by {name} = {divisor}.",
+            where="stream.global_batch_size",
+            remedy=f"set stream.global_batch_size to {nearest}",
+        )

@@ -1,0 +1,214 @@
+"""Text to ids and back, the same for both libraries.
+
+In: the folder of a tokenizer and strings. Out: int32 arrays of ids without [CLS] and [SEP]. No text encodes
+to a control id: "[CLS]" in a document is six characters. Encoding is single-threaded, because building runs
+one process per core.
+"""
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import tokenizers
+from numpy.typing import NDArray
+
+from outlast.errors import TokenizerError
+from outlast.storage import Store
+from outlast.tokenizer.manifest import MODEL_NAMES, TokenizerManifest, read_tokenizer
+
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false"}
+
+
+class Tokenizer(ABC):
+    """A trained or imported tokenizer.
+
+    Attributes:
+        manifest: special ids, vocabulary size, identity.
+        model: the bytes of the vocabulary file (``MODEL_NAMES[manifest.library]``).
+    """
+
+    def __init__(self, manifest: TokenizerManifest, model: bytes) -> None:
+        self.manifest = manifest
+        self.model = model
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Return the ids of each text, int32 of shape (num_tokens,), without special ids.
+
+        Raises:
+            TokenizerError: a text holds half of a surrogate pair, which no encoding can express.
+        """
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Return the ids of one text, int32 of shape (num_tokens,)."""
+        return self.encode_batch([text])[0]
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
+        """Return the text of the ids; control ids give nothing. An id out of range: TokenizerError."""
+
+    def piece(self, piece_id: int) -> str:
+        """Return the piece with this id, as the vocabulary writes it."""
+        return self.pieces[self._checked([piece_id])[0]]
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """All pieces, by id."""
+        return self._list_pieces()
+
+    @abstractmethod
+    def _list_pieces(self) -> list[str]: ...
+
+    def _checked(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[int]:
+        plain = [int(piece_id) for piece_id in ids]
+        wrong = [piece_id for piece_id in plain if not 0 <= piece_id < self.manifest.vocab_size]
+        if wrong:
+            raise TokenizerError(
+                f"The id {wrong[0]} is outside the vocabulary.",
+                expected=f"0 to {self.manifest.vocab_size - 1}",
+            )
+        return plain
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Encodes with a sentencepiece model; the library itself keeps control pieces apart from text."""
+
+    def __init__(self, manifest: TokenizerManifest, model: bytes) -> None:
+        super().__init__(manifest, model)
+        try:
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise TokenizerError(f"sentencepiece cannot read the model: {error}") from None
+        _check_size(manifest, self.processor.get_piece_size())
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        check_text(texts)
+        encoded: list[list[int]] = self.processor.encode(list(texts), out_type=int, num_threads=1)
+        return [np.asarray(ids, np.int32) for ids in encoded]
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
+        return self.processor.decode(self._checked(ids))
+
+    def _list_pieces(self) -> list[str]:
+        return [self.processor.id_to_piece(index) for index in range(self.manifest.vocab_size)]
+
+
+class TokenizersTokenizer(Tokenizer):
+    """Encodes with a ``tokenizers`` JSON file, whose special tokens are taken out of the reach of text."""
+
+    def __init__(self, manifest: TokenizerManifest, model: bytes) -> None:
+        super().__init__(manifest, model)
+        for name, value in _ONE_THREAD.items():
+            os.environ.setdefault(name, value)
+        try:
+            self.processor = tokenizers.Tokenizer.from_buffer(model)
+            self._encoder = tokenizers.Tokenizer.from_str(hide_special_tokens(model))
+        except Exception as error:  # the library raises plain Exception
+            raise TokenizerError(f"tokenizers cannot read the file: {error}") from None
+        self._encoder.encode_special_tokens = True
+        self._encoder.no_truncation()
+        self._encoder.no_padding()
+        _check_size(manifest, self.processor.get_vocab_size(with_added_tokens=True))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        check_text(texts)
+        encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
+        return self.processor.decode(self._checked(ids), skip_special_tokens=True)
+
+    def _list_pieces(self) -> list[str]:
+        return [self.processor.id_to_token(index) or "" for index in range(self.manifest.vocab_size)]
+
+
+def load_tokenizer(store: Store, prefix: str) -> Tokenizer:
+    """Load the tokenizer in the folder ``<prefix>/`` of a store, every file verified.
+
+    Raises:
+        TokenizerError: no tokenizer there, or a damaged one.
+    """
+    manifest, files = read_tokenizer(store, prefix)
+    return make_tokenizer(manifest, files[MODEL_NAMES[manifest.library]])
+
+
+def make_tokenizer(manifest: TokenizerManifest, model: bytes) -> Tokenizer:
+    """Return the tokenizer of a manifest and the bytes of its vocabulary file."""
+    backend = SentencePieceTokenizer if manifest.library == "sentencepiece" else TokenizersTokenizer
+    return backend(manifest, model)
+
+
+def hide_special_tokens(model: bytes) -> str:
+    """Return a tokenizer.json in which no text reaches a special token.
+
+    ``encode_special_tokens`` stops the search for special tokens in the text, but the models know no control
+    pieces: "[CLS]" in a Unigram vocabulary matches the text "[CLS]", and with the score 0 it always wins; so
+    does a BPE piece that is a whole word where ``ignore_merges`` is set. A name with a space matches nothing,
+    since spaces have become "▁" or "Ġ" by then.
+    """
+    data: dict[str, Any] = json.loads(model)
+    special = {token["content"] for token in data["added_tokens"] if token["special"]}
+
+    def hidden(piece: str) -> str:
+        return f" {piece}" if piece in special else piece
+
+    vocabulary = data["model"]
+    if vocabulary.get("type") == "Unigram":
+        vocabulary["vocab"] = [[hidden(piece), score] for piece, score in vocabulary["vocab"]]
+    elif vocabulary.get("ignore_merges"):
+        vocabulary["vocab"] = {hidden(piece): number for piece, number in vocabulary["vocab"].items()}
+        vocabulary["unk_token"] = vocabulary["unk_token"] and hidden(vocabulary["unk_token"])
+    else:
+        return model.decode()
+    for token in data["added_tokens"]:
+        token["content"] = hidden(token["content"])
+    data["post_processor"] = None  # it names the special tokens
+    return json.dumps(data, ensure_ascii=False)
+
+
+def refuse_reachable(tokenizer: Tokenizer, control_symbols: Sequence[str] = ()) -> None:
+    """Check that special ids and names agree and that no control symbol's own name encodes to its id.
+
+    Raises:
+        TokenizerError: naming the piece. Such an id in a document would look like the end of a segment or a
+        mask.
+    """
+    manifest = tokenizer.manifest
+    for role, name in manifest.special_pieces.items():
+        found = tokenizer.piece(manifest.special_ids[role])
+        if found != name:
+            raise TokenizerError(
+                f"The piece of {role}, id {manifest.special_ids[role]}, is {found!r}.", expected=repr(name)
+            )
+    for name in (*manifest.special_pieces.values(), *control_symbols):
+        reached = {tokenizer.pieces[piece_id] for piece_id in tokenizer.encode(name)}
+        if name in reached and name != manifest.special_pieces["unk"]:
+            raise TokenizerError(
+                f"The text {name!r} encodes to the control piece of that name.",
+                remedy="choose another name for the symbol, or train the vocabulary without it in the text",
+            )
+
+
+def check_text(texts: Sequence[str]) -> None:
+    """Check that every text can be written as UTF-8. Raises TokenizerError with the place."""
+    for number, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"The text holds half of a surrogate pair, {text[error.start]!a}, which is no character.",
+                where=f"text {number} of the batch, character {error.start}",
+                remedy="clean the corpus: JSON escapes such as \\ud83d come in pairs",
+            ) from None
+
+
+def _check_size(manifest: TokenizerManifest, found: int) -> None:
+    if found != manifest.vocab_size:
+        raise TokenizerError(
+            f"The vocabulary has {found} pieces.", expected=f"{manifest.vocab_size} as in the manifest"
+        )

@@ -1,0 +1,121 @@
+"""Make a tokenizer folder of an existing sentencepiece .model or Hugging Face tokenizer.json.
+
+In: the file. Out: a tokenizer folder whose special ids are found by their names. The ids of the vocabulary
+stay as they are, so data and models made with the file fit.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+from outlast.errors import TokenizerError
+from outlast.storage import Store
+from outlast.tokenizer.config import SPECIAL_PIECES
+from outlast.tokenizer.encode import make_tokenizer, refuse_reachable
+from outlast.tokenizer.manifest import MODEL_NAMES, Library, TokenizerManifest, write_tokenizer
+from outlast.tokenizer.sentencepiece_model import append_control_pieces, parse_model
+
+SPECIAL_NAMES = {
+    "pad": ("<pad>", "[PAD]"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("[CLS]", "<s>", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+"""The names a role is found by, the first that is there."""
+
+_KINDS: dict[str, str] = {"Unigram": "unigram", "BPE": "bpe", "WordPiece": "wordpiece"}
+
+
+def import_tokenizer(
+    file: Path, store: Store, prefix: str, *, append_missing: bool = False
+) -> TokenizerManifest:
+    """Write the tokenizer in ``file`` as a folder under ``<prefix>/`` of the store, its manifest last.
+
+    Args:
+        append_missing: give the roles that the file lacks new ids after its last one, instead of an error.
+
+    Raises:
+        TokenizerError: no such file, not a tokenizer, special pieces missing (all are listed), or one that
+        text reaches.
+    """
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise TokenizerError(f"Cannot read the tokenizer: {error.strerror}.", where=str(file)) from None
+    try:
+        if content.lstrip()[:1] == b"{":
+            library, kind, pieces, content = _read_json(content, append_missing)
+        else:
+            library, kind, pieces, content = _read_sentencepiece(content, append_missing)
+        manifest = _make_manifest(file, library, kind, pieces, content)
+        refuse_reachable(make_tokenizer(manifest, content))
+    except TokenizerError as error:
+        raise TokenizerError(
+            error.message, where=error.where or str(file), expected=error.expected, remedy=error.remedy
+        ) from None
+    write_tokenizer(store, prefix, manifest, {MODEL_NAMES[library]: content})
+    return manifest
+
+
+def _read_sentencepiece(content: bytes, append_missing: bool) -> tuple[Library, str, list[str], bytes]:
+    model = parse_model(content)
+    pieces = [piece.text for piece in model.pieces]
+    if append_missing:
+        names = _missing_names(pieces)
+        content = append_control_pieces(content, names)
+        pieces += names
+    return "sentencepiece", model.kind, pieces, content
+
+
+def _read_json(content: bytes, append_missing: bool) -> tuple[Library, str, list[str], bytes]:
+    try:
+        data: dict[str, Any] = json.loads(content)
+        kind = _KINDS[data["model"].get("type") or "BPE"]
+        tokenizer = HuggingFaceTokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises plain Exception
+        raise TokenizerError(f"The file is not a tokenizer.json of a known kind: {error}") from None
+    pieces = [tokenizer.id_to_token(index) or "" for index in range(tokenizer.get_vocab_size())]
+    if append_missing:
+        names = _missing_names(pieces)
+        tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+        content = tokenizer.to_str().encode()
+        pieces += names
+    return "tokenizers", kind, pieces, content
+
+
+def _missing_names(pieces: Sequence[str]) -> list[str]:
+    known = set(pieces)
+    return [SPECIAL_PIECES[role] for role, names in SPECIAL_NAMES.items() if known.isdisjoint(names)]
+
+
+def _make_manifest(
+    file: Path, library: Library, kind: str, pieces: list[str], content: bytes
+) -> TokenizerManifest:
+    missing = [
+        f"{role} ({' or '.join(names)})"
+        for role, names in SPECIAL_NAMES.items()
+        if set(names).isdisjoint(pieces)
+    ]
+    if missing:
+        raise TokenizerError(
+            f"The tokenizer has no piece for {', '.join(missing)}.",
+            remedy="import it with append_missing=True: they get new ids after the last one",
+        )
+    special_pieces = {
+        role: next(name for name in names if name in pieces) for role, names in SPECIAL_NAMES.items()
+    }
+    return TokenizerManifest(
+        kind=cast(Literal["unigram", "bpe", "wordpiece"], kind),
+        library=library,
+        vocab_size=len(pieces),
+        special_ids={role: pieces.index(name) for role, name in special_pieces.items()},
+        special_pieces=special_pieces,
+        files={MODEL_NAMES[library]: hashlib.sha256(content).hexdigest()},
+        training={"imported": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
+    )

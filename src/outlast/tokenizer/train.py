@@ -1,0 +1,127 @@
+"""Train a tokenizer from a stream of documents, under a stated memory ceiling.
+
+In: a configuration and a way to read the documents. Out: a tokenizer folder in a store. The estimate is told
+before the work, the text is reduced until it fits, and nothing is written before everything is known to be
+right.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+from outlast.config import to_dict
+from outlast.errors import TokenizerError
+from outlast.storage import Store
+from outlast.tokenizer.config import SPECIAL_PIECES, TokenizerConfig
+from outlast.tokenizer.encode import make_tokenizer, refuse_reachable
+from outlast.tokenizer.manifest import MODEL_NAMES, TokenizerManifest, write_tokenizer
+from outlast.tokenizer.sampling import TrainingText, choose_documents, split_lines
+from outlast.tokenizer.train_sentencepiece import train_sentencepiece
+from outlast.tokenizer.train_tokenizers import train_tokenizers
+
+Documents = Callable[[], Iterator[str]]
+
+_BASE_BYTES = 96 * 2**20
+"""What a process takes before it has read any text."""
+
+_MEMORY_FACTORS = {
+    ("sentencepiece", "unigram"): 30.0,
+    ("sentencepiece", "bpe"): 45.0,
+    ("tokenizers", "unigram"): 230.0,
+    ("tokenizers", "bpe"): 70.0,
+    ("tokenizers", "wordpiece"): 15.0,
+}
+_BYTE_LEVEL_FACTOR = 100.0
+"""Peak bytes of memory for each UTF-8 byte of text, the worst measured: docs/design/tokenizers.md."""
+
+
+def train_tokenizer(
+    config: TokenizerConfig, documents: Documents, store: Store, prefix: str, *, report: Callable[[str], None]
+) -> TokenizerManifest:
+    """Train a tokenizer and write it under ``<prefix>/`` of the store, its manifest last.
+
+    The stream is read once; the chosen documents stay in memory. ``report`` gets one line at a time: the
+    memory estimate, what was chosen, what was made.
+
+    Raises:
+        TokenizerError: an empty corpus, or a vocabulary size that does not fit the text (the message has one
+        that does).
+    """
+    max_bytes = _training_bytes(config, report)
+    text = choose_documents(documents(), max_bytes=max_bytes, seed=config.seed)
+    if not text.documents:
+        raise TokenizerError(
+            f"There is no text to train a tokenizer on: {text.num_documents_seen} documents, all empty.",
+            remedy="check corpus.path and the reader's options",
+        )
+    report(_describe(text))
+    model = _train(config, text)
+    manifest = _make_manifest(config, text, model)
+    refuse_reachable(make_tokenizer(manifest, model), config.control_symbols)
+    write_tokenizer(store, prefix, manifest, {MODEL_NAMES[config.library]: model})
+    report(f"tokenizer: {manifest.vocab_size} pieces, fingerprint {manifest.fingerprint[:12]}")
+    return manifest
+
+
+def estimate_memory_bytes(config: TokenizerConfig, text_bytes: int) -> int:
+    """Return the expected peak memory of training on that much text, from measured factors."""
+    return int(_BASE_BYTES + _memory_factor(config) * text_bytes)
+
+
+def _memory_factor(config: TokenizerConfig) -> float:
+    return _BYTE_LEVEL_FACTOR if config.byte_level else _MEMORY_FACTORS[config.library, config.kind]
+
+
+def _training_bytes(config: TokenizerConfig, report: Callable[[str], None]) -> int:
+    room = config.memory_limit_bytes - _BASE_BYTES
+    fitting = int(room / _memory_factor(config))
+    max_bytes = min(config.sample_bytes, fitting)
+    line = f"tokenizer: {config.kind} by {config.library} on at most {_mib(max_bytes)} of text, "
+    line += f"peak memory at most about {_mib(estimate_memory_bytes(config, max_bytes))}"
+    if max_bytes < config.sample_bytes:
+        line += f" (less than {_mib(config.sample_bytes)} to stay under {_mib(config.memory_limit_bytes)})"
+    report(line)
+    return max_bytes
+
+
+def _describe(text: TrainingText) -> str:
+    return (
+        f"tokenizer: training on {len(text.documents)} of {text.num_documents_seen} documents, "
+        f"{_mib(text.size_bytes)} of {_mib(text.bytes_seen)}"
+    )
+
+
+def _train(config: TokenizerConfig, text: TrainingText) -> bytes:
+    def lines() -> Iterator[str]:
+        return split_lines(text.documents, max_bytes=config.max_sentence_length)
+
+    if config.library == "sentencepiece":
+        return train_sentencepiece(config, lines())
+    return train_tokenizers(config, lines)
+
+
+def _make_manifest(config: TokenizerConfig, text: TrainingText, model: bytes) -> TokenizerManifest:
+    counts: dict[str, Any] = {
+        "num_documents_seen": text.num_documents_seen,
+        "bytes_seen": text.bytes_seen,
+        "num_documents_used": len(text.documents),
+        "bytes_used": text.size_bytes,
+    }
+    return TokenizerManifest(
+        kind=config.kind,
+        library=config.library,
+        vocab_size=config.vocab_size,
+        special_ids={role: number for number, role in enumerate(SPECIAL_PIECES)},
+        special_pieces=dict(SPECIAL_PIECES),
+        files={MODEL_NAMES[config.library]: hashlib.sha256(model).hexdigest()},
+        training={
+            "config": to_dict(config),
+            "counts": counts,
+            "versions": {config.library: version(config.library)},
+        },
+    )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.1f} MiB"

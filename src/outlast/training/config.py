@@ -1,0 +1,67 @@
+"""The ``[optimizer]`` and ``[training]`` tables."""
+
+from typing import Literal
+
+import pydantic
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from outlast.config import table
+
+
+@table
+class OptimizerConfig:
+    name: Literal["adamw", "adam", "sgd", "adafactor"] = "adamw"
+    learning_rate: PositiveFloat = 5e-4
+    """The highest learning rate, reached at the end of the warm-up."""
+    weight_decay: NonNegativeFloat = 0.01
+    """Decoupled (adamw, sgd); biases and norms are excluded."""
+    beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
+    """Decay of the first moment; the momentum of sgd."""
+    beta2: float = pydantic.Field(default=0.98, ge=0, lt=1)
+    epsilon: PositiveFloat = 1e-6
+    bias_correction: bool = True
+    """Set to false for BERT's own AdamW, which has none."""
+    clip_norm: PositiveFloat = 1.0
+    """Largest global norm of the gradient; inf: no clipping."""
+    schedule: Literal["linear", "cosine", "constant", "step"] = "linear"
+    """After the warm-up: linear or cosine to the end; constant, then linear over decay_steps; in steps."""
+    warmup_steps: NonNegativeInt = 0
+    final_fraction: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """The learning rate at the end, as a fraction of the highest."""
+    decay_steps: NonNegativeInt = 0
+    """constant: the last steps, in which the rate falls. step: the steps between two divisions."""
+    decay_divisor: PositiveFloat = 5.0
+    """step: what the rate is divided by."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "OptimizerConfig":
+        if self.schedule == "step" and not self.decay_steps:
+            raise ValueError("schedule = 'step' needs decay_steps, the steps between two divisions")
+        if self.name in ("sgd", "adafactor") and not self.bias_correction:
+            raise ValueError(
+                f"bias_correction = false has no meaning for {self.name}; it belongs to adam and adamw"
+            )
+        return self
+
+
+@table
+class TrainingConfig:
+    # Identity: changing one of these makes it another run.
+    total_steps: PositiveInt = 1000
+    seed: NonNegativeInt = 0
+    """Of the initial parameters, the order of the data, masks and dropout."""
+
+    # Operation: free to change between attempts.
+    num_microbatches: PositiveInt = 1
+    """Parts that a batch is computed in, one after the other, to save memory; changes rounding only."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of activations and products; parameters, softmax, norms and loss stay float32."""
+    remat: Literal["none", "selective", "layer"] = "none"
+    """What the backward pass computes again: nothing, all but the products, or whole layers."""
+    log_interval_steps: PositiveInt = 10
+    evaluation_interval_steps: PositiveInt | None = None
+    """Steps between two evaluations; None: at the end only."""
+    evaluation_examples: PositiveInt | None = None
+    """Examples of the validation split that an evaluation reads, spread evenly; None: all."""
+    compilation_cache_dir: str | None = "~/.cache/outlast/compilation"
+    """Where compiled programs are kept, so that a restart need not compile again."""

@@ -1,0 +1,186 @@
+"""What a run measures about itself: a line of JSON per interval, kept in the run directory, and the line on
+the screen.
+
+In: the device values of each step. Out: objects ``metrics/<attempt>-<chunk>.jsonl``, written by a background
+thread, so that a slow store never slows a step. The values of a step are fetched while the next one runs; the
+loop is therefore never more than one step ahead of the device, and a loss that is not finite is found before
+the step after it ends.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+
+from outlast.errors import RunError, StorageError
+from outlast.logs import ProgressLine, format_count, log
+from outlast.storage import Store
+from outlast.training.step import Measured
+
+T = TypeVar("T")
+
+_FLUSH_SECONDS = 5.0
+_CHUNK_BYTES = 2**20
+
+
+class _HostMeasured(NamedTuple):
+    """``Measured``, fetched."""
+
+    loss_sum: float
+    weight_sum: float
+    correct: float
+    grad_norm: float
+    learning_rate: float
+
+
+class MetricsFile:
+    """JSON lines of one attempt. Only this attempt writes these names, so replacing them is safe."""
+
+    def __init__(self, store: Store, attempt: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._attempt = attempt
+        self._clock = clock
+        self._chunk = 0
+        self._text = ""
+        self._flushed = clock()
+        self._writer = ThreadPoolExecutor(1, "outlast-metrics")
+        self._pending: Future[None] | None = None
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add a line; it reaches the store within some seconds."""
+        self._text += json.dumps(record) + "\n"
+        if self._clock() - self._flushed >= _FLUSH_SECONDS and (
+            self._pending is None or self._pending.done()
+        ):
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left and wait for it."""
+        self._flush()
+        self._writer.shutdown()
+
+    def _flush(self) -> None:
+        self._flushed = self._clock()
+        if not self._text:
+            return
+        name, content = f"metrics/{self._attempt:06d}-{self._chunk:04d}.jsonl", self._text.encode()
+        self._pending = self._writer.submit(self._put, name, content)
+        if len(content) >= _CHUNK_BYTES:
+            self._chunk, self._text = self._chunk + 1, ""
+
+    def _put(self, name: str, content: bytes) -> None:
+        try:
+            self._store.replace(name, [content])
+        except StorageError as error:
+            log.warning("the metrics could not be written (training goes on): %s", error)
+
+
+class StepMeter:
+    """Follows the steps of one attempt.
+
+    Args:
+        start_step: completed steps at the start of the attempt.
+        batch_examples, batch_tokens: of one step.
+        epoch_of: how many epochs are consumed after so many steps.
+        interval_steps: steps between two lines.
+    """
+
+    def __init__(
+        self,
+        file: MetricsFile,
+        progress: ProgressLine,
+        *,
+        start_step: int,
+        batch_examples: int,
+        batch_tokens: int,
+        epoch_of: Callable[[int], float],
+        interval_steps: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.file = file
+        self.progress = progress
+        self.batch_examples = batch_examples
+        self.batch_tokens = batch_tokens
+        self.epoch_of = epoch_of
+        self.interval_steps = interval_steps
+        self.clock = clock
+        self._in_flight: list[tuple[int, Measured]] = []
+        self._interval: list[_HostMeasured] = []
+        self._interval_began = clock()
+        self._waited = 0.0
+        self._last_step = self._fetched_step = start_step
+
+    def next_batch(self, batches: Iterator[T]) -> T:
+        """Take the next batch, counting the time spent waiting for it."""
+        began = self.clock()
+        batch = next(batches)
+        self._waited += self.clock() - began
+        return batch
+
+    def record(self, step: int, measured: Measured) -> None:
+        """Take the device values of a step just started, and fetch those of the step before.
+
+        Raises:
+            RunError: a loss or a gradient that is not finite, with its step.
+        """
+        self._in_flight.append((step, measured))
+        if len(self._in_flight) > 1:
+            self._fetch(*self._in_flight.pop(0))
+
+    def settle(self) -> None:
+        """Wait for every step so far; raises as ``record``. Afterwards the state is known to be sound."""
+        while self._in_flight:
+            self._fetch(*self._in_flight.pop(0))
+
+    def close(self) -> None:
+        """Settle, and write the line of an interval that the end of the run cuts short."""
+        self.settle()
+        if self._interval:
+            self._write_interval(self._fetched_step)
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Leave out of the rates what is done inside: an evaluation."""
+        began = self.clock()
+        yield
+        self._interval_began += self.clock() - began
+
+    def _fetch(self, step: int, measured: Measured) -> None:
+        host = _HostMeasured(*(float(value) for value in jax.device_get(measured)))
+        if not (math.isfinite(host.loss_sum) and math.isfinite(host.grad_norm)):
+            raise RunError(
+                f"The loss of step {step} is {host.loss_sum}, the norm of its gradient {host.grad_norm}.",
+                remedy="lower optimizer.learning_rate or clip_norm; the checkpoints before it are sound",
+            )
+        self._interval.append(host)
+        self._fetched_step = step
+        if step % self.interval_steps == 0:
+            self._write_interval(step)
+
+    def _write_interval(self, step: int) -> None:
+        seconds = max(self.clock() - self._interval_began, 1e-9)
+        steps = step - self._last_step
+        loss = sum(m.loss_sum for m in self._interval) / max(sum(m.weight_sum for m in self._interval), 1.0)
+        record: dict[str, float] = {
+            "step": step,
+            "loss": loss,
+            "accuracy": sum(m.correct for m in self._interval)
+            / max(sum(m.weight_sum for m in self._interval), 1.0),
+            "grad_norm": self._interval[-1].grad_norm,
+            "learning_rate": self._interval[-1].learning_rate,
+            "epoch": round(self.epoch_of(step), 4),
+            "examples_per_second": round(steps * self.batch_examples / seconds, 2),
+            "tokens_per_second": round(steps * self.batch_tokens / seconds, 1),
+            "waiting_share": round(self._waited / seconds, 4),
+            "time": round(time.time(), 3),
+        }
+        self.file.write(record)
+        rate = f"{format_count(record['tokens_per_second'])} tokens/s, waiting {record['waiting_share']:.0%}"
+        self.progress.update(step, f"step {step}, loss {loss:.3f}, {rate}")
+        self._interval, self._waited = [], 0.0
+        self._interval_began, self._last_step = self.clock(), step

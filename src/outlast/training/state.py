@@ -1,0 +1,78 @@
+"""The state of a run: what a checkpoint holds.
+
+There is no random state and no place in the data in it: both are functions of the seed and the step. Flat
+names (``params/layers/attention/query/kernel``, ``opt_state/1/mu/...``) are the names of the arrays in a
+checkpoint.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jaxtyping import Int
+from numpy.typing import NDArray
+
+from outlast.errors import CheckpointError
+from outlast.models.params import Params, ParamTable, init_params
+
+Tree = TypeVar("Tree")
+
+
+class TrainState(NamedTuple):
+    step: Int[Array, ""]
+    """Completed updates."""
+    params: Params
+    model_state: dict[str, Array]
+    opt_state: optax.OptState
+
+
+def initial_state(table: ParamTable, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    """Return the state of step 0, a pure function of the seed."""
+
+    def make() -> TrainState:
+        params = init_params(table, seed)
+        return TrainState(jnp.zeros([], jnp.int32), params, {}, optimizer.init(params))
+
+    return jax.jit(make)()
+
+
+def snapshot(state: TrainState) -> dict[str, NDArray[Any]]:
+    """Copy the state off the device, by flat name. The copies stay as they are when the state is donated."""
+    return {name: np.array(value, copy=True) for name, value in _flat(state).items()}
+
+
+def restore_state(arrays: Mapping[str, NDArray[Any]], template: TrainState) -> TrainState:
+    """Return the state that a checkpoint's arrays hold; the template gives names, shapes and dtypes.
+
+    Raises:
+        CheckpointError: an array is missing, unknown, or of another shape or dtype; or the optimizer's own
+            count of steps is not that of the state, which means that something was not restored.
+    """
+    state = restore_tree(arrays, template)
+    for name, value in _flat(state).items():
+        if name.endswith("/count") and int(value) != int(state.step):
+            raise CheckpointError(f"The checkpoint's {name} is {int(value)}, its step {int(state.step)}.")
+    return state
+
+
+def restore_tree(arrays: Mapping[str, NDArray[Any]], template: Tree) -> Tree:
+    """Put arrays in the place of a template's leaves. Raises CheckpointError naming what does not fit."""
+    expected = _flat(template)
+    mistakes = [f"{name} is missing" for name in expected if name not in arrays]
+    mistakes += [f"{name} is not known" for name in arrays if name not in expected]
+    for name, value in expected.items():
+        found = arrays.get(name)
+        if found is not None and (found.shape, found.dtype) != (value.shape, value.dtype):
+            mistakes.append(f"{name} is {found.dtype}{found.shape}, expected {value.dtype}{value.shape}")
+    if mistakes:
+        raise CheckpointError("The checkpoint does not fit this run: " + "; ".join(mistakes[:5]) + ".")
+    return jax.tree.unflatten(jax.tree.structure(template), [jnp.array(arrays[name]) for name in expected])
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -1,0 +1,107 @@
+"""One update: pure functions from state and batch to state and measurements.
+
+The gradient is that of the summed loss over the whole batch, divided once by the summed weight, so cutting
+the batch into microbatches changes rounding and nothing else. Masks and dropout are keyed by (seed, step,
+global row).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jaxtyping import Float
+
+from outlast.models.params import Params
+from outlast.models.randomness import row_keys
+from outlast.objectives.mlm import LossOutput, MlmObjective
+from outlast.training.optimizer import Schedule
+from outlast.training.state import TrainState
+
+Batch = Mapping[str, Any]
+"""Arrays of numpy or jax."""
+
+
+class Measured(NamedTuple):
+    """What a step or an evaluation batch measured: float32 scalars on the device; sums over predictions."""
+
+    loss_sum: Float[Array, ""]
+    weight_sum: Float[Array, ""]
+    correct: Float[Array, ""]
+    grad_norm: Float[Array, ""]
+    learning_rate: Float[Array, ""]
+
+
+TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Measured]]
+EvaluationStep = Callable[[Params, dict[str, Array], Batch], Measured]
+
+
+def make_train_step(
+    objective: MlmObjective,
+    optimizer: optax.GradientTransformation,
+    schedule: Schedule,
+    *,
+    seed: int,
+    num_microbatches: int,
+) -> TrainStep:
+    """Return the compiled update. The state is donated: the caller's copy is gone after the call.
+
+    Args:
+        num_microbatches: must divide the batch; the parts are computed one after the other.
+    """
+
+    def loss(
+        params: Params, model_state: dict[str, Array], step: Array, rows: Array, batch: Batch
+    ) -> tuple[Array, LossOutput]:
+        keys = row_keys(seed, "train", step, rows)
+        output = objective.loss(params, model_state, batch, row_keys=keys, train=True)
+        return output.loss_sum, output
+
+    gradient = jax.grad(loss, has_aux=True)
+
+    def accumulate(state: TrainState, batch: Batch) -> tuple[Params, LossOutput]:
+        rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.int32)
+        if num_microbatches == 1:
+            return gradient(state.params, state.model_state, state.step, rows, batch)
+
+        def microbatch(total: Any, part: Any) -> tuple[Any, None]:
+            added = gradient(state.params, state.model_state, state.step, *part)
+            return jax.tree.map(jnp.add, total, added), None
+
+        parts = jax.tree.map(lambda x: x.reshape(num_microbatches, -1, *x.shape[1:]), (rows, dict(batch)))
+        first = jax.tree.map(lambda x: x[0], parts)
+        shapes = jax.eval_shape(lambda: gradient(state.params, state.model_state, state.step, *first))
+        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+        total, _ = jax.lax.scan(microbatch, zeros, parts)
+        return total
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Measured]:
+        gradients, output = accumulate(state, batch)
+        weight = jnp.maximum(output.weight_sum, 1.0)
+        gradients = jax.tree.map(lambda g: g / weight, gradients)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params: Any = optax.apply_updates(state.params, updates)
+        measured = Measured(
+            output.loss_sum,
+            output.weight_sum,
+            output.metrics["correct"],
+            optax.tree.norm(gradients),
+            schedule(state.step),
+        )
+        return TrainState(state.step + 1, params, output.model_state, opt_state), measured
+
+    return jax.jit(train_step, donate_argnums=0)
+
+
+def make_evaluation_step(objective: MlmObjective, *, seed: int) -> EvaluationStep:
+    """Return the compiled evaluation of a batch: no dropout, masks keyed by (seed, example index)."""
+
+    def evaluation_step(params: Params, model_state: dict[str, Array], batch: Batch) -> Measured:
+        keys = row_keys(seed, "evaluate", 0, batch["example_index"])
+        output = objective.loss(params, model_state, batch, row_keys=keys, train=False)
+        zero = jnp.zeros([], jnp.float32)
+        return Measured(output.loss_sum, output.weight_sum, output.metrics["correct"], zero, zero)
+
+    return jax.jit(evaluation_step)

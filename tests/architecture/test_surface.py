@@ -1,0 +1,120 @@
+"""What people see first: the public names, the map of files in the README, the recipes, the scripts."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import outlast
+
+PUBLIC_NAMES = {
+    # The journey.
+    *("Recipe", "make_recipe", "read_recipe", "prepare_data", "open_stream"),
+    *("train_run", "evaluate_run", "export_run", "load_model", "fill_mask"),
+    # Whatever goes wrong.
+    *("OutlastError", "ConfigError", "CorpusError", "TokenizerError", "ShardError", "StorageError"),
+    *("CheckpointError", "RunError", "Preempted", "Interrupted"),
+}
+GENERATED = {"build", "dist", "quickstart-run", "__pycache__"}
+
+
+def test_the_public_names_are_pinned() -> None:
+    names = set(outlast.__all__)
+    assert names == PUBLIC_NAMES, (
+        f"new: {sorted(names - PUBLIC_NAMES)}, gone: {sorted(PUBLIC_NAMES - names)}; "
+        "do: keep the name, or change the list here and tell it in CHANGELOG.md"
+    )
+    assert sorted(name for name in names if not hasattr(outlast, name)) == []
+
+
+def test_public_names_load_nothing_heavy() -> None:
+    program = "import sys, outlast; print(*sorted(name for name in sys.modules if '.' not in name))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    heavy = set(result.stdout.split()) & {"jax", "numpy", "pydantic", "click", "rich", "tokenizers"}
+    assert not heavy, (
+        f"`import outlast` loads {heavy}; do: load it in outlast.__getattr__, when a name is asked for"
+    )
+
+
+def test_the_map_in_the_readme_is_true(checkout: Path) -> None:
+    for readme in sorted(checkout.glob("README*.md")):
+        mapped = mapped_paths(readme.read_text(encoding="utf-8"))
+        assert mapped, f"do: give {readme.name} the map of files, a fenced block with a line for src/outlast/"
+        missing = sorted(path for path in mapped if not list(checkout.glob(path)))
+        assert not missing, f"the map in {readme.name} names what is not there; do: correct it: {missing}"
+        left_out = sorted(things_to_map(checkout) - mapped)
+        assert not left_out, f"the map in {readme.name} leaves out {left_out}; do: give each a line"
+
+
+def test_a_false_map_would_be_seen() -> None:
+    text = """
+```sh
+scripts/test
+```
+```
+docs/          words
+  nested/      more words
+    a.md b.md
+src/outlast/   the package
+
+  cli.py       one function per verb
+```
+"""
+    inside_docs = {"docs", "docs/nested", "docs/nested/a.md", "docs/nested/b.md"}
+    assert mapped_paths(text) == inside_docs | {"src/outlast", "src/outlast/cli.py"}
+
+
+def test_every_recipe_is_valid(checkout: Path) -> None:
+    from outlast.recipe import read_recipe
+
+    for path in sorted((checkout / "recipes").glob("*.toml")):
+        read_recipe(path)
+        head = path.read_text(encoding="utf-8").partition("\n[")[0]
+        assert head.startswith("#"), (
+            f"do: tell in the head of {path.name} the command, the hardware, the result"
+        )
+        assert "outlast train" in head or "scripts/" in head, (
+            f"do: show in the head of {path.name} how to run it"
+        )
+
+
+def test_scripts_can_be_run(checkout: Path) -> None:
+    for path in [*(checkout / "scripts").iterdir(), checkout / ".ci" / "run"]:
+        if path.read_bytes().startswith(b"#!"):
+            assert os.access(path, os.X_OK), f"do: chmod +x {path}"
+        if path.suffix == ".sh" or b"bash" in path.read_bytes().partition(b"\n")[0]:
+            subprocess.run(["bash", "-n", path], check=True)
+
+
+def mapped_paths(text: str) -> set[str]:
+    """Return the paths of the fenced block that maps the tree: the one with a line for ``src/outlast/``.
+
+    A line is one or more paths, one space between them, then two spaces and what they are for. An indented
+    line lies in the folder of the nearest line above it with less indent.
+    """
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    block = next((block for block in blocks if re.search(r"^ *src/outlast/", block, flags=re.MULTILINE)), "")
+    paths: set[str] = set()
+    folders: list[tuple[int, str]] = []
+    for line in filter(str.strip, block.splitlines()):
+        indent = len(line) - len(line.lstrip())
+        folders = [(depth, folder) for depth, folder in folders if depth < indent]
+        parent = folders[-1][1] + "/" if folders else ""
+        names = [parent + name.rstrip("/") for name in re.split(r"\s{2,}", line.strip())[0].split()]
+        paths |= set(names)
+        folders.append((indent, names[0]))
+    return paths
+
+
+def things_to_map(checkout: Path) -> set[str]:
+    """Return what a map must name: the folders at the top, every package and module in ``src/outlast``."""
+    top = {path.name for path in checkout.iterdir() if path.is_dir() and path.name[0] != "."}
+    inside = {
+        path.relative_to(checkout).as_posix()
+        for path in (checkout / "src" / "outlast").iterdir()
+        if (path.suffix == ".py" and path.name[0] != "_") or (path / "__init__.py").exists()
+    }
+    return (top - GENERATED - {"src"}) | inside | {"src/outlast"}

@@ -1,0 +1,64 @@
+"""The audit hook in tests/conftest.py refuses what the package may never do, and lets everything else pass.
+
+Code that pretends to stand in the package is compiled under a file name of its folder.
+"""
+
+import contextlib
+import io
+import multiprocessing
+import pickle
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def in_the_package(checkout: Path, code: str) -> Callable[[object], object]:
+    """Return a function ``f(x)`` that looks as though it were the package's own code."""
+    names: dict[str, Callable[[object], object]] = {}
+    source = "def f(x):\n    " + code.replace("\n", "\n    ")
+    exec(compile(source, checkout / "src" / "outlast" / "pretended.py", "exec"), names)
+    return names["f"]
+
+
+def load_from_library(data: object) -> object:
+    assert isinstance(data, bytes)
+    return pickle.load(io.BytesIO(data))
+
+
+@pytest.mark.parametrize(
+    ("code", "argument"),
+    [
+        ("return eval(x)", "1 + 1"),
+        ("return exec(x)", "pass"),
+        ("import os\nreturn os.system(x)", "true"),
+        ("import subprocess\nreturn subprocess.run(x, shell=True)", "true"),
+        ("import pickle\nreturn pickle.loads(x)", pickle.dumps(Path("a"))),
+        ("return x[0](x[1])", (load_from_library, pickle.dumps(Path("a")))),
+        ("try:\n    eval(x)\nexcept Exception:\n    return None\nreturn 1", "1 + 1"),
+    ],
+)
+def test_unsafe_code_is_refused(
+    checkout: Path, no_unsafe_code: list[str], code: str, argument: object
+) -> None:
+    with contextlib.suppress(RuntimeError):
+        in_the_package(checkout, code)(argument)
+    assert len(no_unsafe_code) == 1
+    no_unsafe_code.clear()
+
+
+def test_the_rest_passes(checkout: Path) -> None:
+    ours = in_the_package(checkout, "return x()")
+    assert ours(lambda: subprocess.run(["true"], check=True).returncode) == 0
+    assert ours(lambda: eval("1 + 1")) == 2
+    assert pickle.loads(pickle.dumps(Path("a"))) == Path("a")
+
+
+def test_results_of_our_own_processes_pass(checkout: Path) -> None:
+    def work() -> list[Path]:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.map(Path, ["a", "b"])
+
+    ours = in_the_package(checkout, "return x()")
+    assert ours(work) == [Path("a"), Path("b")]

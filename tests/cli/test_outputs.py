@@ -1,0 +1,150 @@
+"""What the verbs print: text for people, JSON for scripts, help that says it all and comes at once."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from outlast.cli import main
+from support.command_line import Run
+
+JSON_VERBS = {
+    "shards show": "manifest",
+    "shards verify": "manifest",
+    "checkpoint list": "run",
+    "checkpoint verify": "run",
+    "checkpoint digest": "run",
+    "evaluate": "run",
+    "fill-mask": "model",
+}
+"""Every verb that prints a table, and what it looks at."""
+
+HEAVY = {
+    "jax",
+    "numpy",
+    "pydantic",
+    "rich",
+    "tokenizers",
+    "sentencepiece",
+    "obstore",
+    "safetensors",
+    "pyarrow",
+}
+
+
+def verbs(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, found in group.commands.items():
+        if isinstance(found, click.Group):
+            yield from verbs(found, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", found
+
+
+def test_every_verb_that_prints_a_table_prints_json() -> None:
+    found = {
+        name for name, verb in verbs(main) if any("--json" in parameter.opts for parameter in verb.params)
+    }
+    assert found == set(JSON_VERBS)
+    assert {name for name, _ in verbs(main)} - found == {"prepare", "train", "export"}  # they print one path
+
+
+@pytest.mark.parametrize("verb", JSON_VERBS)
+def test_json_is_one_document_and_all_there_is(
+    outlast: Run, verb: str, data: Path, finished_run: Path, model: Path
+) -> None:
+    where = {"manifest": [data / "manifest.json"], "run": [finished_run], "model": [model, "import [MASK]"]}
+    outcome = outlast(*verb.split(), *where[JSON_VERBS[verb]], "--json")
+    assert outcome.code == 0, outcome
+    found = json.loads(outcome.out)
+    if verb == "shards show":
+        assert found["splits"]["train"]["shards"] == 3
+        assert isinstance(found["splits"]["train"]["tokens"], int)
+    elif verb.endswith("verify"):
+        assert found == {"problems": []}
+    elif verb == "checkpoint list":
+        (row,) = found
+        assert (row["step"], row["attempt"], row["state"]) == (3, 1, "committed")
+        assert row["size_bytes"] > 1000
+    elif verb == "checkpoint digest":
+        assert (found["step"], len(found["sha256"])) == (3, 64)
+    elif verb == "evaluate":
+        assert found["num_examples"] == 8
+        assert 4 < found["loss"] < 8
+    else:
+        assert [len(answers) for answers in found] == [5]
+        assert set(found[0][0]) == {"score", "token", "token_str", "sequence"}
+
+
+def test_one_line_of_json_for_each_text(outlast: Run, model: Path) -> None:
+    outcome = outlast("fill-mask", model, "[MASK] a", "[MASK] b [MASK]", "--json", "--top", "2")
+    lines = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [[len(answers) for answers in masks] for masks in lines] == [[2], [2, 2]]
+
+
+def test_a_data_set_described_to_a_person(outlast: Run, data: Path) -> None:
+    manifest = data / "manifest.json"
+    fields = json.loads(outlast("shards", "show", manifest, "--json").out)
+    lines = outlast("shards", "show", manifest).out.splitlines()
+    told = dict(re.split(r" {2,}", line, maxsplit=1) for line in lines)
+    assert re.fullmatch(
+        r"2\d documents, 1\d\dk tokens in 3 shards of 3\d\dkB, 2\.\d\d bytes of text per token", told["train"]
+    )
+    assert told["validation"].startswith(f"{fields['splits']['validation']['documents']} documents, ")
+    assert told["tokenizer"] == f"500 pieces, fingerprint {fields['tokenizer']['fingerprint']}"
+    assert told["special ids"] == "pad 0, unk 1, cls 2, sep 3, mask 4"
+    assert told["fingerprint"] == fields["fingerprint"]
+    assert not re.search(r"[{}\[\]]", "".join(lines))
+
+
+def test_checkpoints_listed_to_a_person(outlast: Run, train: Run, tmp_path: Path) -> None:
+    for total_steps in (1, 2, 3):
+        train(f"training.total_steps={total_steps}", "checkpoint.keep_newest=5")
+    rows = json.loads(outlast("checkpoint", "list", tmp_path / "run", "--json").out)
+    assert [row["step"] for row in rows] == [3, 2, 1]  # newest first
+    header, *lines = outlast("checkpoint", "list", tmp_path / "run").out.splitlines()
+    assert header.split() == ["step", "attempt", "size", "state"]
+    assert [line.split()[0] for line in lines] == ["3", "2", "1"]
+    assert all(re.fullmatch(r"\d\d\dkB", line.split()[2]) for line in lines)
+
+
+def test_the_digest_is_one_line_of_step_and_sha256(outlast: Run, finished_run: Path) -> None:
+    assert re.fullmatch(r"3 [0-9a-f]{64}\n", outlast("checkpoint", "digest", finished_run).out)
+
+
+def test_answers_as_a_table(outlast: Run, model: Path) -> None:
+    text, header, *rows = outlast("fill-mask", model, "import [MASK]", "--top", "3").out.splitlines()
+    assert text == "import [MASK]"
+    assert header.split() == ["score", "token", "sequence"]
+    assert len(rows) == 3
+    assert all(re.match(r"0\.\d{3} ", row) for row in rows)
+
+
+def test_every_option_says_what_it_does_and_its_default() -> None:
+    options = [(name, option) for name, verb in verbs(main) for option in verb.params]
+    for name, option in options:
+        if not isinstance(option, click.Option):
+            continue
+        assert option.help, f"{name} {option.opts}"
+        if not (option.required or option.is_flag or option.multiple):
+            shown = option.show_default or "[default: " in option.help
+            assert shown, f"{name} {option.opts} does not tell its default"
+    assert all(verb.help for _, verb in verbs(main))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"], ["trian"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import json, sys; from outlast.cli import run_command_line; run_command_line(sys.argv[1:]);"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "click" in loaded
+    assert loaded & HEAVY == set()

@@ -1,0 +1,191 @@
+"""The folder of the cache: bounded, cleaned up after the dead, and clear about what the disk refuses."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from outlast.errors import StorageError
+from outlast.shards.manifest import Manifest, ShardEntry
+from outlast.storage import LocalStore
+from outlast.stream import cache as cache_module
+from outlast.stream.cache import ShardCache
+from support.datasets import write_counting_data
+
+LENGTHS = [[300, 70], [500], [33, 410], [260]]
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several range requests for each of the small shards."""
+    monkeypatch.setattr(cache_module, "_RANGE_BYTES", 256)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[Path, Manifest]:
+    folder = tmp_path / "data"
+    return folder, write_counting_data(LocalStore(folder), LENGTHS)
+
+
+def entries(manifest: Manifest) -> tuple[ShardEntry, ...]:
+    return manifest.splits["train"]
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class CountingStore(LocalStore):
+    """A store that is not local to the package, and counts its reads."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads = 0
+        self.most = 0
+        self.folder: Path | None = None
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        self.reads += 1
+        if self.folder is not None:
+            self.most = max(self.most, size_of(self.folder))
+        return super().read_range(name, start, length)
+
+
+def size_of(folder: Path) -> int:
+    total = 0
+    for path in folder.iterdir():
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_folder_stays_within_its_bound(data: tuple[Path, Manifest], tmp_path: Path) -> None:
+    store = CountingStore(data[0])
+    store.folder = tmp_path / "cache"
+    shards = entries(data[1])
+    limit = sum(sorted(entry.size_bytes for entry in shards)[-2:])
+    cache = ShardCache(store.folder, limit)
+    for turn in range(12):
+        entry = shards[turn * 3 % len(shards)]
+        assert digest(cache.fetch(store, entry)) == entry.sha256
+    assert store.most <= limit, "what is being written counts, too"
+    assert len(names_in(store.folder)) >= 2
+
+
+def test_the_least_recently_used_goes_first(data: tuple[Path, Manifest], tmp_path: Path) -> None:
+    store, shards = CountingStore(data[0]), entries(data[1])
+    cache = ShardCache(tmp_path / "cache", sum(entry.size_bytes for entry in shards[:3]))
+    for age, entry in enumerate(shards[:3]):
+        os.utime(cache.fetch(store, entry), (age, age))
+    cache.fetch(store, shards[0])
+    cache.fetch(store, shards[3])
+    assert shards[0].sha256 in names_in(tmp_path / "cache")
+    assert shards[1].sha256 not in names_in(tmp_path / "cache")
+
+
+def test_a_single_shard_may_exceed_the_bound(data: tuple[Path, Manifest], tmp_path: Path) -> None:
+    cache = ShardCache(tmp_path / "cache", 0)
+    for entry in entries(data[1]):
+        assert digest(cache.fetch(CountingStore(data[0]), entry)) == entry.sha256
+        assert len(names_in(tmp_path / "cache")) == 1
+
+
+def test_what_dead_processes_left_is_taken_away(data: tuple[Path, Manifest], tmp_path: Path) -> None:
+    shards = entries(data[1])
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for entry in shards[:2]:
+        (folder / f"{entry.sha256}.part").write_bytes(b"half")
+    ShardCache(folder, 2**30).fetch(CountingStore(data[0]), shards[0])
+    assert names_in(folder) == {shards[0].sha256}
+
+
+def test_what_a_living_process_writes_is_left_alone(data: tuple[Path, Manifest], tmp_path: Path) -> None:
+    shards = entries(data[1])
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    with (folder / f"{shards[1].sha256}.part").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # of another descriptor: as good as another process or container
+        ShardCache(folder, 2**30).fetch(CountingStore(data[0]), shards[0])
+        assert names_in(folder) == {shards[0].sha256, f"{shards[1].sha256}.part"}
+
+
+@pytest.mark.parametrize("left", ["other bytes", "zeros", "short"])
+def test_a_damaged_file_in_the_cache_is_fetched_again(
+    data: tuple[Path, Manifest], tmp_path: Path, left: str
+) -> None:
+    """As a power cut or a failing disk leaves it: the right name, the right size, other bytes."""
+    entry = entries(data[1])[0]
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    content = (data[0] / entry.name).read_bytes()
+    stale = {"other bytes": content[:-1] + b"\0", "zeros": bytes(len(content)), "short": content[:10]}[left]
+    (folder / entry.sha256).write_bytes(stale)
+    assert digest(ShardCache(folder, 2**30).fetch(CountingStore(data[0]), entry)) == entry.sha256
+
+
+def test_threads_share_one_download(data: tuple[Path, Manifest], tmp_path: Path) -> None:
+    store, entry = CountingStore(data[0]), entries(data[1])[0]
+    paths: list[Path] = []
+
+    def work() -> None:
+        paths.append(ShardCache(tmp_path / "cache", 2**30).fetch(store, entry))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(paths) == 8
+    assert store.reads == -(-entry.size_bytes // 256)
+
+
+def test_a_full_disk_is_said_with_the_way_out(
+    data: tuple[Path, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache = ShardCache(tmp_path / "cache", 2**30)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left") as caught:
+        cache.fetch(CountingStore(data[0]), entries(data[1])[0])
+    assert "stream.cache_dir" in str(caught.value.remedy)
+    assert names_in(tmp_path / "cache") == set()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_cannot_be_written_is_said_with_the_way_out(
+    data: tuple[Path, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A shard that is in it already is handed out all the same."""
+    cache, shards = ShardCache(tmp_path / "cache", 2**30), entries(data[1])
+    cache.fetch(CountingStore(data[0]), shards[0])
+
+    def refuse(path: Path, *_: object) -> int:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "utime", refuse)
+    assert digest(cache.fetch(CountingStore(data[0]), shards[0])) == shards[0].sha256
+    with pytest.raises(StorageError) as caught:
+        cache.fetch(CountingStore(data[0]), shards[1])
+    assert os.strerror(number) in caught.value.message
+    assert "stream.cache_dir" in str(caught.value.remedy)
+
+
+def test_a_folder_that_cannot_be_made_is_said_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError) as caught:
+        ShardCache(tmp_path / "file" / "cache", 2**30)
+    assert "stream.cache_dir" in str(caught.value.remedy)

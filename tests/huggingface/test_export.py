@@ -1,0 +1,189 @@
+"""Exported folders: complete, atomic, and equal to what was trained, for us and for transformers."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from outlast.errors import ConfigError, OutlastError
+from outlast.huggingface.export import export_model
+from outlast.huggingface.load import load_weights
+from outlast.huggingface.names import to_huggingface
+from outlast.models.bert import EncoderInputs, encode, param_table, predict_tokens
+from outlast.models.config import ArchitectureName, EncoderConfig, ModelConfig, resolve_model
+from outlast.models.params import Params, flatten, init_params, unflatten
+from outlast.objectives.mlm import cross_entropy
+
+SPECIAL_IDS = {"cls": 0, "unk": 1, "sep": 2, "mask": 3, "pad": 7}
+"""The pad id is not 1, as RoBERTa's own is."""
+
+
+def model(architecture: ArchitectureName) -> tuple[EncoderConfig, dict[str, NDArray[Any]]]:
+    """A small model whose every parameter is random, so that nothing can be exchanged unseen."""
+    config = resolve_model(
+        ModelConfig(architecture=architecture, preset="tiny", hidden_size=32, num_heads=4, max_positions=40),
+        vocab_size=150,
+        special_ids=SPECIAL_IDS,
+        sequence_length=24,
+    )
+    rng = np.random.default_rng(5)
+    params = flatten(init_params(param_table(config), 0))
+    return config, {
+        name: np.asarray(value) + rng.normal(scale=0.1, size=value.shape).astype(np.float32)
+        for name, value in params.items()
+    }
+
+
+def write_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def export(folder: Path, architecture: ArchitectureName = "roberta", **values: Any) -> Path:
+    config, params = model(architecture)
+    arguments: dict[str, Any] = {
+        "special_ids": SPECIAL_IDS,
+        "write_tokenizer": write_tokenizer,
+        "provenance": {"step": 12, "evaluation": {"loss": 2.5}, "identity": {"data": {"manifest": "ab|cd"}}},
+    }
+    return export_model(params, config, folder, **(arguments | values))
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "bert"])
+def test_an_export_read_back_is_what_was_written(tmp_path: Path, architecture: ArchitectureName) -> None:
+    config, params = model(architecture)
+    found_config, found = load_weights(export(tmp_path / "out", architecture))
+    assert found_config == config
+    assert found.keys() == params.keys()
+    for name, value in params.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_provenance_holds_the_digest_of_every_other_file(tmp_path: Path) -> None:
+    folder = export(tmp_path / "deep" / "out")
+    document = json.loads((folder / "outlast.json").read_text())
+    assert document["provenance"]["step"] == 12
+    assert document["special_ids"] == SPECIAL_IDS
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "outlast.json"}
+    assert files.keys() == {"config.json", "model.safetensors", "README.md", "tokenizer.json"}
+    assert document["sha256"] == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+
+
+def test_the_model_card_says_what_is_known_and_what_is_not(tmp_path: Path) -> None:
+    card = (export(tmp_path / "out") / "README.md").read_text()
+    for part in (
+        "# out",
+        "| step | 12 |",
+        "| evaluation.loss | 2.5 |",
+        "| identity.data.manifest | ab\\|cd |",
+    ):
+        assert part in card
+    assert "Not stated" in card
+    assert "license:" not in card
+
+
+def test_an_empty_folder_is_filled_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert (export(tmp_path / "empty") / "config.json").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("kept")
+    (tmp_path / "file").write_text("kept")
+    for name in ("full", "file", "empty"):
+        with pytest.raises(ConfigError, match="The place for the model is taken"):
+            export(tmp_path / name)
+    assert (tmp_path / "full" / "precious").read_text() == "kept"
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        assert folder.parent == tmp_path
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OutlastError, match="Cannot write the model: No space left on device"):
+        export(tmp_path / "out", write_tokenizer=fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_that_pads_otherwise_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pads with 1, the model was trained with 7"):
+        export(tmp_path / "out", special_ids=SPECIAL_IDS | {"pad": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("head/bias", np.full(150, np.nan, np.float32), "not finite: head/bias"),
+        ("head/bias", np.zeros(3, np.float32), r"head/bias has shape \(3,\)"),
+        ("surplus", np.zeros(3, np.float32), r"unknown \['surplus'\]"),
+    ],
+)
+def test_parameters_that_cannot_be_right_are_refused(
+    tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    config, params = model("roberta")
+    with pytest.raises(OutlastError, match=message):
+        export_model(
+            params | {name: value},
+            config,
+            tmp_path / "out",
+            special_ids=SPECIAL_IDS,
+            write_tokenizer=write_tokenizer,
+            provenance={},
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def padded_batch() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Rows without padding, with padding on the right, on the left and on both sides."""
+    ids = np.random.default_rng(0).integers(8, 150, (4, 24)).astype(np.int32)
+    mask = np.ones_like(ids)
+    mask[1, 15:] = mask[2, :9] = mask[3, :4] = mask[3, 20:] = 0
+    ids[mask == 0] = SPECIAL_IDS["pad"]
+    return ids, mask
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("architecture", ["roberta", "bert"])
+def test_transformers_computes_the_same_logits_and_gradients(
+    tmp_path: Path, architecture: ArchitectureName
+) -> None:
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    config, params = model(architecture)
+    theirs: Any = AutoModelForMaskedLM.from_pretrained(export(tmp_path / "out", architecture)).eval()
+    ids, mask = padded_batch()
+    labels = np.where((mask == 1) & (np.arange(24) % 5 == 2)[None, :], ids, -100)
+    tensors = [torch.tensor(array, dtype=torch.long) for array in (ids, mask, labels)]
+    out = theirs(tensors[0], attention_mask=tensors[1], labels=tensors[2])
+    out.loss.backward()
+
+    inputs = EncoderInputs(jnp.asarray(ids), jnp.asarray(mask))
+
+    def loss(params: Params) -> tuple[jax.Array, jax.Array]:
+        logits = predict_tokens(params, encode(params, inputs, config=config), config=config)
+        weights = jnp.asarray(labels != -100, jnp.float32)
+        loss_sum, _ = cross_entropy(logits, jnp.asarray(np.maximum(labels, 0)), weights)
+        return loss_sum / jnp.sum(weights), logits
+
+    tree = unflatten({name: jnp.asarray(value) for name, value in params.items()})
+    (value, logits), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(tree)
+    real = mask == 1
+    np.testing.assert_allclose(np.asarray(logits)[real], out.logits.detach().numpy()[real], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(value, out.loss.item(), rtol=0, atol=1e-5)
+
+    flat = {name: np.asarray(gradient) for name, gradient in flatten(gradients).items()}
+    found = to_huggingface(param_table(config), flat)
+    expected = {
+        name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.grad is not None
+    }
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(found[name], gradient.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)

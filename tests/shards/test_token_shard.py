@@ -1,0 +1,179 @@
+"""Token shards: what is written is read back, other libraries read it too, and damage is always an error."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from safetensors.numpy import load as safetensors_load
+
+from outlast.errors import ShardError
+from outlast.shards.manifest import ShardEntry
+from outlast.shards.read import open_shard, open_tokens, read_shard_bytes
+from outlast.shards.token_format import MAX_HEADER_BYTES, make_header, parse_header
+from outlast.shards.write import TokenShardWriter
+from outlast.storage import LocalStore
+
+SEPARATOR = 3
+NAME = "train-00000-of-00001.safetensors"
+
+
+def write(folder: Path, documents: Sequence[Sequence[int]], vocab_size: int = 100) -> ShardEntry:
+    with TokenShardWriter(
+        vocab_size=vocab_size, separator_id=SEPARATOR, tokenizer_fingerprint="f" * 64, spool_folder=folder
+    ) as writer:
+        for document in documents:
+            writer.add(np.asarray(document, np.int32))
+        return writer.write(LocalStore(folder), NAME)
+
+
+@hypothesis.given(
+    documents=st.lists(st.lists(st.integers(0, 65_535), min_size=1, max_size=30), min_size=1, max_size=20),
+    vocab_size=st.sampled_from([65_536, 65_537]),
+)
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], vocab_size: int
+) -> None:
+    folder = tmp_path_factory.mktemp("shard")
+    entry = write(folder, documents, vocab_size)
+    content = (folder / NAME).read_bytes()
+    assert (entry.size_bytes, entry.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    for shard in (open_shard(folder / NAME), read_shard_bytes(content, where=NAME)):
+        assert shard.tokens.dtype == (np.uint16 if vocab_size == 65_536 else np.uint32)
+        assert [shard.document(index).tolist() for index in range(shard.num_documents)] == documents
+        assert (shard.tokens[shard.document_offsets[1:] - 1] == SEPARATOR).all()
+        assert shard.header.tokens.begin % 64 == 0
+        assert shard.header.document_offsets.begin % 8 == 0
+        assert (entry.num_documents, entry.num_tokens) == (shard.num_documents, shard.num_tokens)
+        assert not shard.tokens.flags.writeable
+    arrays = safetensors_load(content)
+    assert np.array_equal(arrays["tokens"], shard.tokens)
+    assert np.array_equal(arrays["document_offsets"], shard.document_offsets)
+
+
+def test_the_worked_example_of_the_format_page(tmp_path: Path) -> None:
+    with TokenShardWriter(vocab_size=300, separator_id=3, tokenizer_fingerprint="ab12") as writer:
+        writer.add(np.array([17, 258]))
+        writer.add(np.array([5]))
+        writer.write(LocalStore(tmp_path), NAME)
+    content = (tmp_path / NAME).read_bytes()
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "token_shard.md").read_text(encoding="utf-8")
+    lines = page.split("```hexdump\n")[1].split("\n```")[0].splitlines()
+    listed = bytes.fromhex("".join(line[10:58] for line in lines))
+    assert listed == content
+
+
+def test_a_document_without_tokens_and_an_id_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    with TokenShardWriter(vocab_size=10, separator_id=3, tokenizer_fingerprint="") as writer:
+        with pytest.raises(ShardError, match="without tokens"):
+            writer.add(np.array([], np.int32))
+        for wrong in (-1, 10):
+            with pytest.raises(ShardError, match=rf"id {wrong} is outside[\s\S]*0 to 9"):
+                writer.add(np.array([1, wrong], np.int32))
+        with pytest.raises(ShardError, match="without documents"):
+            writer.write(LocalStore(tmp_path), NAME)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_cut_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, [[1, 2], [4]])
+    content = (tmp_path / NAME).read_bytes()
+    for length in range(len(content)):
+        with pytest.raises(ShardError):
+            read_shard_bytes(content[:length], where=NAME)
+    with pytest.raises(ShardError, match=rf"{len(content) + 1} bytes"):
+        read_shard_bytes(content + b"\0", where=NAME)
+
+
+def test_every_flipped_bit_is_an_error_or_a_shard_that_fits_itself(tmp_path: Path) -> None:
+    """Bits of the arrays are the digest's business; but nothing comes out that does not fit itself."""
+    write(tmp_path, [[1, 2], [4]])
+    content = (tmp_path / NAME).read_bytes()
+    for place in range(len(content) * 8):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        try:
+            shard = read_shard_bytes(bytes(damaged), where=NAME)
+        except ShardError:
+            continue
+        assert shard.document_offsets.tolist() in ([0, 2, 5], [0, 3, 5])
+        assert shard.num_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": {"dtype": "F32", "shape": [5], "data_offsets": [24, 44]}}, "header entry 'tokens'"),
+        ({"tokens": {"dtype": "I16", "shape": [5], "data_offsets": [24, 34]}}, "uint16 or uint32"),
+        ({"tokens": {"dtype": "U16", "shape": [-5], "data_offsets": [24, 34]}}, "header entry"),
+        ({"tokens": {"dtype": "U16", "shape": [True], "data_offsets": [24, 26]}}, "header entry"),
+        ({"tokens": {"dtype": "U16", "shape": [2**62], "data_offsets": [24, 2**63 + 24]}}, "by its header"),
+        ({"tokens": {"dtype": "U16", "shape": [5], "data_offsets": [20, 30]}}, "overlaps"),
+        ({"more": {"dtype": "U8", "shape": [4], "data_offsets": [30, 34]}}, "overlaps"),
+        ({"document_offsets": None}, "gap"),
+        ({"document_offsets": {"dtype": "I64", "shape": [0], "data_offsets": [0, 0]}}, "overlaps|gap"),
+        ({"__metadata__": {"format": "pt"}}, "not a token shard"),
+        ({"__metadata__": {"format": "outlast-token-shard", "version": "9"}}, "version '9'"),
+    ],
+)
+def test_a_header_that_lies_is_an_error(change: dict[str, object], message: str) -> None:
+    data = np.array([0, 3, 5], "<i8").tobytes() + np.array([1, 2, 3, 4, 3], "<u2").tobytes()
+    header = json.loads(
+        make_header(num_tokens=5, num_documents=2, vocab_size=9, separator_id=3, tokenizer_fingerprint="")[8:]
+    )
+    header = {key: value for key, value in {**header, **change}.items() if value is not None}
+    text = json.dumps(header).encode()
+    with pytest.raises(ShardError, match=message):
+        read_shard_bytes(len(text).to_bytes(8, "little") + text + data, where=NAME)
+
+
+@hypothesis.given(text=st.binary(max_size=200), length=st.integers(0, 2**64 - 1))
+def test_no_bytes_upset_the_parser(text: bytes, length: int) -> None:
+    for head in (len(text).to_bytes(8, "little") + text, length.to_bytes(8, "little") + text):
+        with pytest.raises(ShardError):
+            parse_header(head, file_size=len(head), where=NAME)
+
+
+def test_a_header_of_brackets_or_of_gigabytes_is_an_error() -> None:
+    deep = b"[" * 100_000
+    for head in (
+        len(deep).to_bytes(8, "little") + deep,
+        (MAX_HEADER_BYTES + 1).to_bytes(8, "little"),
+        b"\x0a\0\0\0\0\0\0\0" + b'{"a":' + b"9" * 5,
+    ):
+        with pytest.raises(ShardError):
+            parse_header(head, file_size=2**40, where=NAME)
+
+
+@pytest.mark.parametrize("offsets", [[0, 3, 4], [1, 3, 5], [0, 4, 5], [0, 0, 5], [0, 7, 5], [0, -1, 5]])
+def test_offsets_that_do_not_fit_are_an_error(offsets: list[int]) -> None:
+    head = make_header(num_tokens=5, num_documents=2, vocab_size=9, separator_id=3, tokenizer_fingerprint="")
+    data = np.array(offsets, "<i8").tobytes() + np.array([1, 2, 3, 4, 3], "<u2").tobytes()
+    with pytest.raises(ShardError, match="document_offsets are wrong"):
+        read_shard_bytes(head + data, where=NAME)
+
+
+def test_a_shard_that_is_not_the_manifests(tmp_path: Path) -> None:
+    entry = write(tmp_path, [[1, 2], [4]])
+    made_with = "f" * 64
+    assert open_tokens(tmp_path / NAME, entry, tokenizer_fingerprint=made_with).tolist() == [1, 2, 3, 4, 3]
+    with pytest.raises(ShardError, match=f"made with the tokenizer {made_with}"):
+        open_tokens(tmp_path / NAME, entry, tokenizer_fingerprint="0" * 64)
+    write(tmp_path, [[1, 2, 4]])
+    with pytest.raises(ShardError, match=r"holds 4 tokens in 1 documents[\s\S]*5 tokens in 2 documents"):
+        open_tokens(tmp_path / NAME, entry, tokenizer_fingerprint=made_with)
+    with pytest.raises(FileNotFoundError):
+        open_tokens(tmp_path / "absent", entry, tokenizer_fingerprint=made_with)
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    from outlast.errors import StorageError
+
+    with pytest.raises(StorageError, match=r"temporary files[\s\S]*free space"):
+        TokenShardWriter(
+            vocab_size=9, separator_id=3, tokenizer_fingerprint="", spool_folder=tmp_path / "absent"
+        )

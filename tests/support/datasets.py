@@ -1,0 +1,111 @@
+"""Small data sets: made by the real command from real text, or of counting tokens that tell their place."""
+
+import itertools
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outlast.shards.manifest import Manifest, ShardEntry, TokenizerEntry, write_manifest
+from outlast.shards.write import TokenShardWriter
+from outlast.storage import Store
+from support.command import RECIPE, Command
+
+SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+VOCAB_SIZE = 60_000
+
+STEPS = 30
+TINY = (
+    f"training.total_steps={STEPS}",
+    "training.evaluation_interval_steps=15",
+    "training.evaluation_examples=16",
+    "checkpoint.interval_steps=3",
+)
+"""A run of a few seconds: the smallest that saves, evaluates and ends."""
+
+CORPUS = (
+    f"corpus.path={Path(sysconfig.get_path('stdlib'), 'email')}",
+    "corpus.include=**/*.py",
+    "shards.num_shards=3",
+)
+
+
+class CloudCommand(Command):
+    """The real command, led to a store by the environment.
+
+    Args:
+        patience_seconds: how long it asks a store that does not answer; None: as long as anybody's.
+    """
+
+    def __init__(
+        self, cache: Path, variables: Mapping[str, str], *, patience_seconds: float | None = None
+    ) -> None:
+        super().__init__(cache)
+        self.environment |= variables
+        if patience_seconds is not None:
+            self.launcher = (
+                "-c",
+                f"from outlast.storage.store import Store; Store.retry_seconds = {patience_seconds};"
+                "from outlast.__main__ import main; main()",
+            )
+
+    def prepare(self, out: str) -> str:
+        """Make a small data set from the source of a standard library package; return its manifest."""
+        keys = [part for key in CORPUS for part in ("--set", key)]
+        self.run("prepare", RECIPE, "--out", out, *keys)
+        return f"{out}/manifest.json"
+
+
+@pytest.fixture(scope="session")
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def local_command(compilation_cache: Path) -> CloudCommand:
+    return CloudCommand(compilation_cache, {})
+
+
+@pytest.fixture(scope="session")
+def local_manifest(local_command: CloudCommand, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return local_command.prepare(str(tmp_path_factory.mktemp("data")))
+
+
+@pytest.fixture(scope="session")
+def unbroken(
+    local_command: CloudCommand, local_manifest: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, str]:
+    """Step and digest of a run on local folders that nobody disturbed."""
+    run_dir = tmp_path_factory.mktemp("runs") / "unbroken"
+    local_command.train(local_manifest, run_dir, *TINY)
+    return local_command.digest(run_dir)
+
+
+def write_counting_shards(
+    store: Store, lengths: Sequence[Sequence[int]], *, first_token: int = 5, split: str = "train"
+) -> list[ShardEntry]:
+    """Write a shard for each list of document lengths; its tokens count up from shard to shard."""
+    token = itertools.count(first_token)
+    entries: list[ShardEntry] = []
+    for index, documents in enumerate(lengths):
+        with TokenShardWriter(vocab_size=VOCAB_SIZE, separator_id=3, tokenizer_fingerprint="f") as writer:
+            for length in documents:
+                writer.add(np.array(list(itertools.islice(token, length)), np.int32))
+            entries.append(writer.write(store, f"{split}-{index:05d}.safetensors"))
+    return entries
+
+
+def write_counting_data(store: Store, lengths: Sequence[Sequence[int]], *, first_token: int = 5) -> Manifest:
+    """Write a whole data set of such shards; return its manifest."""
+    manifest = Manifest(
+        token_dtype="uint16",
+        tokenizer=TokenizerEntry(
+            path="tokenizer", fingerprint="f", vocab_size=VOCAB_SIZE, special_ids=SPECIAL_IDS
+        ),
+        splits={"train": tuple(write_counting_shards(store, lengths, first_token=first_token))},
+        provenance={},
+    )
+    write_manifest(store, manifest)
+    return manifest

@@ -1,0 +1,124 @@
+"""What a person sees: numbers they can read, a line of progress, messages that do not run into each other."""
+
+import io
+import logging
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from outlast.logs import ProgressLine, format_count, format_seconds, log, set_up
+
+
+class Terminal(io.StringIO):
+    """Where standard error is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def logger_as_before() -> Iterator[None]:
+    former = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:], log.propagate = former[0], former[2]
+    log.setLevel(former[1])
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (7, "7"),
+        (950, "950"),
+        (999.4, "999"),
+        (999.7, "1k"),
+        (1000, "1k"),
+        (12_345, "12.3k"),
+        (999_499, "999k"),
+        (999_999, "1M"),
+        (4_120_000, "4.12M"),
+        (1.5e9, "1.5G"),
+        (2.34e12, "2.34T"),
+        (0.0123, "0.0123"),
+    ],
+)
+def test_counts(count: float, text: str) -> None:
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (41.6, "42s"),
+        (59.7, "1m00s"),
+        (190, "3m10s"),
+        (7500, "2h05m"),
+        (86400 * 3 + 4 * 3600, "3d04h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_a_log_gets_a_plain_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    clock = Clock()
+    with (
+        caplog.at_level(logging.INFO, "outlast"),
+        ProgressLine("training", 200, start=100, clock=clock) as line,
+    ):
+        for step in range(101, 141):
+            clock.now += 1.0
+            line.update(step, f"step {step}")
+    assert caplog.messages == [
+        "training 55%: step 110, 1m30s left",
+        "training 60%: step 120, 1m20s left",
+        "training 65%: step 130, 1m10s left",
+        "training 70%: step 140, 1m00s left",
+    ]
+
+
+def test_no_time_left_where_it_cannot_be_told() -> None:
+    clock = Clock()
+    assert ProgressLine("reading", None, clock=clock).seconds_left(5) is None
+    line = ProgressLine("reading", 10, start=3, clock=clock)
+    assert line.seconds_left(3) is None
+    clock.now += 2
+    assert line.seconds_left(5) == 5.0
+
+
+def test_messages_go_to_standard_error_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up()
+    log.info("step %d: [bold] and a very long path /%s", 3, "x" * 200)
+    log.debug("not for everybody")
+    captured = capsys.readouterr()
+    assert captured.err == f"step 3: [bold] and a very long path /{'x' * 200}\n"
+    assert captured.out == ""
+
+
+def test_on_a_terminal_a_message_stands_above_the_line_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    set_up()
+    with ProgressLine("training", 10) as line:
+        line.update(5, "step 5")
+        log.info("something happened")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    rows = [row.rpartition("\r")[2].strip() for row in shown.split("\n")]
+    assert "something happened" in rows  # a row of its own, not behind the bar
+    assert any(row.startswith("training") for row in rows)
