@@ -1,267 +1,259 @@
-"""Examples per second of the stream, beside the limit of its format and beside its peers, in one run.
+"""Examples per second of the stream beside its peers, in one run.
 
-A set of 100 million random tokens, shuffled over the whole set, fixed-length examples, batches of numpy
-arrays (or the peer's own tensors) with input_ids as int32. Every pipeline delivers the same examples; each is
-warmed up, then measured in turn, round after round, and the median of the rounds counts. "gather" is the bare
-NumPy gather from the memory map with a permuted index: what the format allows at most.
+A set of 100 million random tokens, fixed-length examples, batches of int32 (batch, length). Every pipeline
+lives in a process group of its own, which is stopped (SIGSTOP) while another one is measured: a peer's
+threads and workers cannot slow down the others. Before it is measured, its examples are looked up in the set.
+Then all are measured in turn, round after round; each time a stretch that is not counted comes first, so that
+what was read ahead is used up. The median of the rounds counts. "gather" is the bare NumPy gather from the
+memory map with a permuted index in one thread: what the format allows at most without a second thread.
 
     python benchmarks/stream.py --lengths 128 512 4096 --rounds 5
+    python benchmarks/stream.py --tokens 200000 --lengths 128 --rounds 1 --seconds 0.05 --only outlast gather
+
+Columns: examples/s (median, range, share of the gather); cores used; milliseconds from the start to the first
+batch, imports not counted; milliseconds that a consumer waits for a batch when it takes one every 20 ms
+(median, longest); anonymous memory in MiB of all the pipeline's processes; the share of the set between the
+first and the last example of the first batch, which is near 1 where the whole set is shuffled.
 
 Peers that are not installed are left out, and said so. Install them with: pip install torch==2.13.0
-tensorflow-cpu grain array_record webdataset mosaicml-streaming datasets
+tensorflow-cpu grain webdataset datasets mosaicml-streaming
 """
 
 import argparse
+import importlib
 import importlib.util
-import io
 import itertools
 import json
+import os
 import shutil
+import signal
 import statistics
-import tarfile
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from stream_pipelines import PIPELINES
+from stream_set import make_set, rows_of
 
-from outlast.shards.manifest import MANIFEST_NAME, Manifest, TokenizerEntry, write_manifest
-from outlast.shards.write import TokenShardWriter
-from outlast.storage import LocalStore
-from outlast.stream.config import StreamConfig
-from outlast.stream.loader import TokenStream
+CHECKED_EXAMPLES = 2048
+STEP_SECONDS = 0.02
+NUM_STEPS = 25
+LIMIT = "gather (limit)"
 
-NUM_TOKENS = 100_000_000
-PEER_TOKENS = 4_000_000
-"""Peers with a file per shard or a record per example get a smaller set: their rate does not depend on its
-size.
-"""
-NUM_SHARDS = 16
-VOCAB_SIZE = 32_000
-
-Pipeline = Callable[[Path, int, int], Iterator[Any]]
-"""From the folder, the length and the batch to batches without end."""
+Reply = dict[str, Any]
 
 
-def make_tokens(folder: Path) -> None:
-    """Write the set once: flat for the gather and the peers, as token shards for the stream."""
-    rng = np.random.default_rng(0)
-    tokens = rng.integers(5, VOCAB_SIZE, NUM_TOKENS, dtype=np.uint16)
-    tokens.tofile(folder / "tokens.bin")
-    store = LocalStore(folder / "outlast")
-    entries = []
-    for index, part in enumerate(np.array_split(tokens, NUM_SHARDS)):
-        with TokenShardWriter(vocab_size=VOCAB_SIZE, separator_id=3, tokenizer_fingerprint="f") as writer:
-            for document in np.array_split(part, 1000):
-                writer.add(document)
-            entries.append(writer.write(store, f"train-{index:05d}.safetensors"))
-    ids = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    tokenizer = TokenizerEntry(path="tokenizer", fingerprint="f", vocab_size=VOCAB_SIZE, special_ids=ids)
-    splits = {"train": tuple(entries)}
-    write_manifest(store, Manifest(token_dtype="uint16", tokenizer=tokenizer, splits=splits, provenance={}))
+class Child:
+    """A pipeline in a process group of its own, stopped unless it is asked something."""
+
+    def __init__(self, name: str, folder: Path, length: int, batch: int) -> None:
+        command = [sys.executable, __file__, "--child", name, str(folder), str(length), str(batch)]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (close() closes it)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
+        self.group = self._process.pid
+        self.start = self._answer()
+
+    def ask(self, question: str, seconds: float) -> Reply:
+        assert self._process.stdin is not None
+        os.killpg(self.group, signal.SIGCONT)
+        self._process.stdin.write(f"{question} {seconds}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def measure(self, seconds: float) -> Reply:
+        self.ask("rate", seconds / 3)
+        ticks = sum(int(x) for line in self._stats() for x in line[11:13])
+        found = self.ask("rate", seconds)
+        ticks = sum(int(x) for line in self._stats() for x in line[11:13]) - ticks
+        return {**found, "cores": ticks / os.sysconf("SC_CLK_TCK") / found["seconds"]}
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.group, signal.SIGKILL)
+        self._process.wait()
+        self._errors.close()
+
+    def memory_bytes(self) -> int:
+        """Return the anonymous memory of the group: private and shared, without mapped files."""
+        total = 0
+        for line in self._stats():
+            for entry in Path(f"/proc/{line[-1]}/status").read_text().splitlines():
+                if entry.startswith(("RssAnon", "RssShmem")):
+                    total += int(entry.split()[1]) * 1024
+        return total
+
+    def _answer(self) -> Reply:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._errors.seek(0)
+            return {"error": (self._errors.read().strip().splitlines() or ["no message"])[-1]}
+        os.killpg(self.group, signal.SIGSTOP)
+        return json.loads(line)
+
+    def _stats(self) -> list[list[str]]:
+        """Return the fields of /proc/PID/stat behind the name, and the id, of each process of the group."""
+        found: list[list[str]] = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[2]) == self.group:
+                found.append([*fields, path.parent.name])
+        return found
 
 
-def rows_of(folder: Path, length: int) -> Any:
-    """Return the flat tokens as a mapped array of examples."""
-    tokens = np.memmap(folder / "tokens.bin", np.uint16, "r")
-    return tokens[: len(tokens) // length * length].reshape(-1, length)
-
-
-def peer_rows(folder: Path, length: int) -> Any:
-    return rows_of(folder, length)[: PEER_TOKENS // length]
-
-
-def gather(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    rows = rows_of(folder, length)
-    for epoch in itertools.count():
-        order = np.random.default_rng(epoch).permutation(len(rows))
-        for first in range(0, len(rows) - batch + 1, batch):
-            yield {"input_ids": rows[order[first : first + batch]].astype(np.int32)}
-
-
-def outlast(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    config = StreamConfig(
-        manifest=str(folder / "outlast" / MANIFEST_NAME), sequence_length=length, global_batch_size=batch
-    )
-    return TokenStream(config, seed=0).batches_from(0)
-
-
-def outlast_text_only(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    """As the gather: no [CLS] and [SEP] around the text."""
-    config = StreamConfig(
-        manifest=str(folder / "outlast" / MANIFEST_NAME),
-        sequence_length=length,
-        global_batch_size=batch,
-        special_tokens=False,
-    )
-    return TokenStream(config, seed=0).batches_from(0)
-
-
-def torch_gather(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    """torch's DataLoader with whole batches gathered from the memory map: its fastest form."""
-    import torch
-    from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
-
-    rows = rows_of(folder, length)
-
-    class Rows(Dataset):  # pyright: ignore[reportMissingTypeArgument]
-        def __len__(self) -> int:
-            return len(rows)
-
-        def __getitem__(self, index: Any) -> Any:
-            return torch.from_numpy(rows[np.asarray(index)].astype(np.int32))
-
-    data = Rows()
-    sampler = BatchSampler(RandomSampler(data), batch, drop_last=True)
+def serve(name: str, folder: Path, length: int, batch: int) -> None:
+    """Run one pipeline: answer questions on standard input, a line of JSON each, until it ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what peers print is no answer
+    pipeline = PIPELINES[name]
+    if pipeline.prepare is not None:
+        pipeline.prepare(folder, length)
+    if pipeline.module is not None:
+        importlib.import_module(pipeline.module)
+    began = time.perf_counter()
+    batches = pipeline.batches(folder, length, batch)
+    first = next(batches)
+    reply: Reply = {"first_seconds": time.perf_counter() - began}
+    num_checked = -(-CHECKED_EXAMPLES // batch)
+    found = [ids_of(found) for found in (first, *itertools.islice(batches, num_checked - 1))]
+    reply["spread"] = check(np.concatenate(found), folder, length, batch, pipeline.same_examples)
+    np.asarray(rows_of(folder, length)).max()  # every page is in memory
     while True:
-        yield from DataLoader(data, sampler=sampler, batch_size=None)
+        print(json.dumps(reply), file=answers, flush=True)
+        question, seconds = sys.stdin.readline().split()
+        reply = (rate if question == "rate" else wait)(batches, batch, float(seconds))
 
 
-def tf_data(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    """tf.data over fixed-length records, decoded a batch at a time."""
-    import tensorflow as tf
-
-    path = folder / f"fixed-{length}.bin"
-    if not path.exists():
-        np.ascontiguousarray(peer_rows(folder, length)).tofile(path)
-    data = tf.data.FixedLengthRecordDataset(str(path), length * 2).shuffle(10_000).repeat()
-    data = data.batch(batch, drop_remainder=True)
-    data = data.map(
-        lambda x: tf.cast(tf.io.decode_raw(x, tf.uint16), tf.int32), num_parallel_calls=tf.data.AUTOTUNE
-    )
-    yield from data.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
+def ids_of(batch: Any) -> NDArray[Any]:
+    """Return the input_ids of a batch as its pipeline yields it."""
+    return np.asarray(batch["input_ids"] if isinstance(batch, dict) else batch)
 
 
-def hf_datasets(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    """Hugging Face datasets, map-style, numpy format, shuffled indices, whole batches."""
-    import datasets
+def check(ids: NDArray[Any], folder: Path, length: int, batch: int, same_examples: bool) -> float:
+    """Check batches' dtype and shape, and that every row is an example of the set.
 
-    path = folder / f"hf-{length}"
-    if not path.exists():
-        columns = {"input_ids": list(peer_rows(folder, length).astype(np.int32))}
-        datasets.Dataset.from_dict(columns).save_to_disk(str(path))
-    data = datasets.load_from_disk(str(path)).with_format("numpy")
-    for epoch in itertools.count():
-        order = np.random.default_rng(epoch).permutation(len(data))
-        for first in range(0, len(data) - batch + 1, batch):
-            yield data[order[first : first + batch]]
-
-
-def webdataset(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    import webdataset as wds
-
-    path = folder / f"wds-{length}-%06d.tar"
-    names = sorted(folder.glob(f"wds-{length}-*.tar"))
-    if not names:
-        for shard, rows in enumerate(np.array_split(peer_rows(folder, length), 8)):
-            with tarfile.open(str(path) % shard, "w") as tar:
-                for index, row in enumerate(rows):
-                    info = tarfile.TarInfo(f"{shard}-{index}.npy")
-                    buffer = io.BytesIO()
-                    np.save(buffer, row)
-                    info.size = buffer.tell()
-                    buffer.seek(0)
-                    tar.addfile(info, buffer)
-        names = sorted(folder.glob(f"wds-{length}-*.tar"))
-    data = wds.WebDataset([str(name) for name in names], shardshuffle=8, seed=0).shuffle(10_000).decode()
-    for _ in itertools.count():
-        yield from data.to_tuple("npy").batched(batch, partial=False)
+    Returns the share of the set that the first batch spans: near 1 where the whole set is shuffled.
+    """
+    assert ids.dtype == np.int32, ids.dtype
+    assert ids.shape[1:] == (length,), ids.shape
+    if not same_examples:
+        return float("nan")
+    rows = rows_of(folder, length)
+    keys = np.ascontiguousarray(rows[:, :4]).view(np.uint64)[:, 0]  # four tokens tell examples apart
+    sorted_keys = np.argsort(keys)
+    wanted = np.ascontiguousarray(ids[:, :4].astype(np.uint16)).view(np.uint64)[:, 0]
+    ranks = np.searchsorted(keys, wanted, sorter=sorted_keys)
+    indices = sorted_keys[np.minimum(ranks, len(keys) - 1)]
+    assert np.array_equal(rows[indices], ids), "rows that are no examples of the set"
+    assert len(np.unique(indices)) > 0.8 * len(indices) or len(rows) < 2 * len(ids), "examples come twice"
+    return float(np.ptp(indices[:batch]) / len(rows))
 
 
-def mosaic(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
-
-    path = folder / f"mds-{length}"
-    if not path.exists():
-        with MDSWriter(out=str(path), columns={"input_ids": "ndarray:uint16"}) as writer:
-            for row in peer_rows(folder, length):
-                writer.write({"input_ids": np.asarray(row)})
-    data = StreamingDataset(local=str(path), shuffle=True, batch_size=batch)
-    while True:
-        yield from StreamingDataLoader(data, batch_size=batch, drop_last=True)
-
-
-def grain_records(folder: Path, length: int, batch: int) -> Iterator[Any]:
-    import grain.python as grain
-
-    rows = peer_rows(folder, length)
-
-    class Source:
-        def __len__(self) -> int:
-            return len(rows)
-
-        def __getitem__(self, index: Any) -> Any:
-            return rows[index].astype(np.int32)
-
-    data = grain.MapDataset.source(Source()).shuffle(seed=0).repeat().batch(batch)
-    yield from data.to_iter_dataset()
-
-
-PIPELINES: dict[str, tuple[str | None, Pipeline]] = {
-    "gather (limit)": (None, gather),
-    "outlast": (None, outlast),
-    "outlast, text only": (None, outlast_text_only),
-    "torch DataLoader, whole-batch gather": ("torch", torch_gather),
-    "tf.data": ("tensorflow", tf_data),
-    "Hugging Face datasets": ("datasets", hf_datasets),
-    "Grain": ("grain", grain_records),
-    "WebDataset": ("webdataset", webdataset),
-    "MosaicML Streaming": ("streaming", mosaic),
-}
-
-
-def rate(batches: Iterator[Any], batch: int, seconds: float) -> float:
+def rate(batches: Any, batch: int, seconds: float) -> Reply:
     """Return examples per second over at least so many seconds."""
     began, count = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
+    while (passed := time.perf_counter() - began) < seconds:
         next(batches)
         count += batch
-    return count / (time.perf_counter() - began)
+    return {"rate": count / passed, "seconds": passed}
+
+
+def wait(batches: Any, batch: int, seconds: float) -> Reply:
+    """Return how long a consumer waits that takes a batch every so many seconds."""
+    waited: list[float] = []
+    for _ in range(NUM_STEPS):
+        time.sleep(seconds)
+        began = time.perf_counter()
+        next(batches)
+        waited.append(time.perf_counter() - began)
+    return {"median": statistics.median(waited), "longest": max(waited)}
+
+
+def measure(folder: Path, length: int, arguments: argparse.Namespace) -> None:
+    """Measure all pipelines at one length, in turn, round after round, and print a line for each."""
+    running: dict[str, Child] = {}
+    try:
+        for name, pipeline in PIPELINES.items():
+            if arguments.only and not any(name.startswith(wanted) for wanted in arguments.only):
+                continue
+            if pipeline.module is not None and importlib.util.find_spec(pipeline.module) is None:
+                print(f"L={length}  {name}: not installed", flush=True)
+                continue
+            child = running[name] = Child(name, folder, length, arguments.batch)
+            if "error" in child.start:
+                print(f"L={length}  {name}: failed: {child.start['error']}", flush=True)
+                running.pop(name).close()
+        found: dict[str, list[Reply]] = {name: [] for name in running}
+        for _ in range(arguments.rounds):
+            for name, child in running.items():
+                found[name].append(child.measure(arguments.seconds))
+        for name, child in running.items():
+            waited = child.ask("wait", STEP_SECONDS)
+            print_line(length, name, found, child, waited)
+        rates = {name: [reply["rate"] for reply in replies] for name, replies in found.items()}
+        print(json.dumps({"length": length, "rates": rates}), flush=True)
+    finally:
+        for child in running.values():
+            child.close()
+
+
+def print_line(length: int, name: str, found: dict[str, list[Reply]], child: Child, waited: Reply) -> None:
+    rates = [reply["rate"] for reply in found[name]]
+    median = statistics.median(rates)
+    limit = statistics.median(reply["rate"] for reply in found.get(LIMIT, found[name]))
+    cores = statistics.median(reply["cores"] for reply in found[name])
+    print(
+        f"L={length} {name:33s}{median:12,.0f}/s ({min(rates):,.0f} to {max(rates):,.0f})"
+        f" {median / limit:7.1%}  cores {cores:.2f}  first {child.start['first_seconds'] * 1e3:,.0f} ms"
+        f"  waits {waited['median'] * 1e3:.1f} / {waited['longest'] * 1e3:.1f} ms"
+        f"  {child.memory_bytes() / 2**20:,.0f} MiB  first batch spans {child.start['spread']:.3f}",
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 4096])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 4096], help="divisors of 4096")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="measured per pipeline and round")
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=100_000_000)
+    parser.add_argument("--only", nargs="+", help="only pipelines whose names begin so")
+    parser.add_argument("--folder", type=Path, help="keep the set here for the next run")
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="outlast-stream-"))
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="outlast-stream-"))
     try:
-        make_tokens(folder)
+        if not (folder / "outlast").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            make_set(folder, arguments.tokens)
         for length in arguments.lengths:
             measure(folder, length, arguments)
     finally:
-        shutil.rmtree(folder)
-
-
-def measure(folder: Path, length: int, arguments: argparse.Namespace) -> None:
-    """Measure all pipelines at one length, in turn, round after round, and print their medians."""
-    running: dict[str, Iterator[Any]] = {}
-    for name, (module, pipeline) in PIPELINES.items():
-        if module is not None and importlib.util.find_spec(module) is None:
-            print(f"L={length}  {name}: not installed")
-            continue
-        running[name] = pipeline(folder, length, arguments.batch)
-        rate(running[name], arguments.batch, 0.5)
-    rates: dict[str, list[float]] = {name: [] for name in running}
-    for _ in range(arguments.rounds):
-        for name, batches in running.items():
-            rates[name].append(rate(batches, arguments.batch, arguments.seconds))
-    limit = statistics.median(rates["gather (limit)"])
-    for name, found in rates.items():
-        median = statistics.median(found)
-        print(
-            f"L={length}  {name:38s} {median:12,.0f} examples/s  ({min(found):,.0f} to {max(found):,.0f})"
-            f"  {median / limit:7.1%} of the limit",
-            flush=True,
-        )
-    print(json.dumps({"length": length, "rates": rates}))
+        if arguments.folder is None:
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--child"]:
+        serve(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+    else:
+        main()

@@ -5,16 +5,27 @@ set, and the summary counts them. The environment is set before anything imports
 tests start inherit it.
 """
 
-import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import hypothesis
 import pytest
+
+from support.watch import LOG, watch_this_process
+
+# Data sets, a run and servers that several folders use: each is made once in a session.
+pytest_plugins = ("support.datasets", "support.gcs", "support.s3")
+
+# Audited here, and by sitecustomize in every Python process that a test starts.
+WATCH = watch_this_process()
+_watched = tempfile.TemporaryDirectory(prefix="outlast-tests-")
+REFUSED_ELSEWHERE = Path(_watched.name, "refused")
+STARTUP = Path(__file__).parent / "support" / "startup"
+os.environ[LOG] = str(REFUSED_ELSEWHERE)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH")]))
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # No silent broadcast over a missing dimension. (No silent change of type: the fixture strict_numerics.)
@@ -28,8 +39,6 @@ hypothesis.settings.load_profile("outlast")
 
 NO_DATA = "OUTLAST_TEST_DATA"
 STRICT_FOLDERS = {"models", "objectives", "parity", "huggingface", "inference"}
-PACKAGE = str(Path(__file__).parents[1] / "src" / "outlast") + os.sep
-SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "cmd.exe", "powershell.exe"}
 
 
 @pytest.fixture(scope="session")
@@ -59,82 +68,17 @@ def strict_numerics(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-class UnsafeCode(RuntimeError):
-    """The package unpickled, compiled or ran by a shell what a test gave it."""
-
-
-class Watch:
-    """An audit hook: the interpreter reports what runs, and what the package may never cause is refused.
-
-    Libraries compile and execute their own code all the time (imports, dataclasses), so for ``compile`` and
-    ``exec`` only a direct call counts; for a shell and for pickle anything that the package set off counts,
-    except pickles that multiprocessing sends between our own processes.
-    """
-
-    def __init__(self) -> None:
-        self.refused: list[str] = []
-
-    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        judge = JUDGES.get(event)
-        frame = inspect.currentframe() if judge else None
-        if judge and frame and frame.f_back and judge(frame.f_back, arguments):
-            self.refused.append(f"{event} {str(arguments)[:200]}")
-            raise UnsafeCode(self.refused[-1])
-
-
-def _called_by_us(frame: FrameType, _: tuple[Any, ...]) -> bool:
-    return frame.f_code.co_filename.startswith(PACKAGE)
-
-
-def _set_off_by_us(frame: FrameType, _: tuple[Any, ...]) -> bool:
-    return any(name.startswith(PACKAGE) for name in _files(frame))
-
-
-def _shell_set_off_by_us(frame: FrameType, arguments: tuple[Any, ...]) -> bool:
-    command = arguments[1] if isinstance(arguments[1], list | tuple) else [arguments[1]]
-    words = [os.fsdecode(word) for word in command if isinstance(word, str | bytes | os.PathLike)]
-    return (
-        bool(words)
-        and os.path.basename(words[0]) in SHELLS
-        and "-c" in words
-        and _set_off_by_us(frame, arguments)
-    )
-
-
-def _pickle_set_off_by_us(frame: FrameType, arguments: tuple[Any, ...]) -> bool:
-    for name in _files(frame):
-        if "/multiprocessing/" in name or "/concurrent/futures/" in name:
-            return False
-        if name.startswith(PACKAGE):
-            return True
-    return False
-
-
-def _files(frame: FrameType | None) -> Iterator[str]:
-    while frame:
-        yield frame.f_code.co_filename
-        frame = frame.f_back
-
-
-JUDGES: dict[str, Callable[[FrameType, tuple[Any, ...]], bool]] = {
-    "compile": _called_by_us,
-    "exec": _called_by_us,
-    "os.system": _set_off_by_us,
-    "subprocess.Popen": _shell_set_off_by_us,
-    "pickle.find_class": _pickle_set_off_by_us,
-}
-
-WATCH = Watch()
-sys.addaudithook(WATCH)
-
-
 @pytest.fixture(autouse=True)
 def no_unsafe_code() -> Iterator[list[str]]:
-    """Fail a test in which the package ran unsafe code, also where the refusal was swallowed."""
+    """Fail a test in which the package ran unsafe code, here or in a process that the test started, also
+    where the refusal was swallowed.
+    """
     WATCH.refused.clear()
+    REFUSED_ELSEWHERE.write_text("")
     yield WATCH.refused
-    if WATCH.refused:
-        pytest.fail(f"the package ran unsafe code: {WATCH.refused}")
+    elsewhere = [line for line in REFUSED_ELSEWHERE.read_text().splitlines() if line]
+    if WATCH.refused or elsewhere:
+        pytest.fail(f"the package ran unsafe code: {[*WATCH.refused, *elsewhere]}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from outlast.corpus.aozora import read_aozora
 from outlast.corpus.config import CorpusConfig
+from outlast.corpus.sentences import split_sentences
 from outlast.errors import ConfigError, CorpusError, OutlastError, ShardError, TokenizerError
 from outlast.prepare import parse_task, prepare_data
 from outlast.shards.config import ShardsConfig, resolve_num_shards
@@ -28,6 +30,7 @@ TOKENIZER = TokenizerConfig(vocab_size=310, keep_whitespace=True)
 ONE_PROCESS = ShardsConfig(num_shards=5, num_processes=1)
 TEXT = "the quick brown fox jumps over a lazy dog while seven wizards quietly mix 日本語 and naïve text"
 WORDS = TEXT.split()
+BOOK = "3786_ruby_27249.txt"
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,52 @@ def test_every_document_arrives_once_and_held_out_ones_stay_apart(corpus: Corpus
     assert manifest.tokenizer.special_ids["sep"] == 3
     assert str(built) not in (built / "manifest.json").read_text()
     assert str(corpus.path) not in (built / "manifest.json").read_text() + (built / "plan.json").read_text()
+
+
+def test_sentences_are_encoded_apart_and_told_by_the_shards(
+    corpus: CorpusConfig, built: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("one line\nanother line\n\nthe next document", encoding="utf-8")
+    config = CorpusConfig(path=str(tmp_path / "a.txt"), sentences="lines", validation_fraction=0)
+    one_shard = ShardsConfig(num_shards=1, num_processes=1)
+    prepare_data(config, TokenizerConfig(path=str(built / "tokenizer")), one_shard, str(tmp_path / "out"))
+    manifest, store = read_manifest(str(tmp_path / "out" / "manifest.json"))
+    [entry] = manifest.shards("train")
+    assert (manifest.has_sentences, entry.num_sentences, entry.num_documents) == (True, 3, 2)
+    tokenizer = load_tokenizer(store, "tokenizer")
+    shard = open_shard(tmp_path / "out" / entry.name)
+    found = [[tokenizer.decode(sentence) for sentence in shard.sentences(d)] for d in range(2)]
+    assert found == [["one line\n", "another line"], ["the next document"]]
+    alone = [tokenizer.encode(sentence).tolist() for sentence in found[0]]
+    assert [part.tolist() for part in shard.sentences(0)] == alone
+    assert verify_manifest(str(tmp_path / "out" / "manifest.json")) == []
+    assert not read_manifest(str(built / "manifest.json"))[0].has_sentences
+
+
+@pytest.mark.parametrize("encoding", ["cp932", "euc_jp", "utf-16", "utf-8-sig"])
+def test_books_in_old_encodings_become_sentences(
+    built: Path, tmp_path: Path, test_data: Path, encoding: str
+) -> None:
+    source = test_data / "text-ja-aozora-sjis" / "akutagawa" / BOOK
+    text = source.read_bytes().decode("cp932")
+    (tmp_path / "book.txt").write_bytes(text.encode(encoding))
+    config = CorpusConfig(
+        path=str(tmp_path / "book.txt"),
+        encoding="auto",
+        documents="file",
+        markup="aozora",
+        keep_titles=False,
+        sentences="rules",
+        validation_fraction=0,
+    )
+    one_shard = ShardsConfig(num_shards=1, num_processes=1)
+    prepare_data(config, TokenizerConfig(path=str(built / "tokenizer")), one_shard, str(tmp_path / "out"))
+    manifest, store = read_manifest(str(tmp_path / "out" / "manifest.json"))
+    tokenizer = load_tokenizer(store, "tokenizer")
+    shard = open_shard(tmp_path / "out" / manifest.shards("train")[0].name)
+    expected = read_aozora(text.replace("\r\n", "\n"), keep_titles=False, ruby="base")
+    assert [tokenizer.decode(part) for part in shard.sentences(0)] == split_sentences(expected)
+    assert shard.num_sentences == len(split_sentences(expected)) > 10
 
 
 def test_the_number_of_processes_changes_nothing(corpus: CorpusConfig, built: Path, tmp_path: Path) -> None:

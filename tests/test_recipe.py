@@ -10,6 +10,7 @@ import pytest
 
 from outlast.cli import main
 from outlast.config import to_dict
+from outlast.errors import ConfigError
 from outlast.recipe import Recipe, make_recipe, read_recipe
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
@@ -63,3 +64,18 @@ def test_overrides_go_before_validation(tmp_path: Path) -> None:
     path = tmp_path / "RUN.toml"
     path.write_text("[training]\ntotal_steps = -1\n")
     assert read_recipe(path, ["training.total_steps=7", "corpus.path=5/a"]).training.total_steps == 7
+
+
+def test_a_run_over_pairs_asks_for_pairs_of_its_length() -> None:
+    model = {"architecture": "bert"}
+    pairs = {"stream": {"packing": "pairs", "sequence_length": 64}, "model": model}
+    named = {**pairs, "shards": {"pairs": {"lengths": [128]}}}
+    assert make_recipe(pairs, where="here").shards.pairs.lengths == (64,)
+    assert make_recipe(named, where="here").shards.pairs.lengths == (128,)
+    assert make_recipe({}, where="here").shards.pairs.lengths is None
+
+
+def test_a_model_with_one_token_type_takes_no_pairs() -> None:
+    """Its table of token types has one row: the second segment's would be outside of it."""
+    with pytest.raises(ConfigError, match=r"roberta[\s\S]*token types[\s\S]*bert"):
+        make_recipe({"stream": {"packing": "pairs"}, "model": {"architecture": "roberta"}}, where="here")

@@ -7,7 +7,7 @@ the verbs, so that ``outlast --help`` answers at once and the data half runs wit
 
 import json
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,20 @@ import click
 
 from outlast import __version__
 from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError
+from outlast.interchange.commands import export_tfrecord, import_tfrecord
 
 _Command = Callable[..., Any]
 
 
 def run_command_line(arguments: Sequence[str]) -> int:
-    """Run one command; return its exit code. Errors are printed, with a traceback only under ``--debug``."""
+    """Run one command; return its exit code.
+
+    ``--debug``, anywhere among the arguments, adds the traceback of an error and the messages of level DEBUG.
+    """
     debug = "--debug" in arguments
     words = [argument for argument in arguments if argument != "--debug"]
     try:
-        return main.main(words, prog_name="outlast", standalone_mode=False) or EXIT_DONE
+        return main.main(words, prog_name="outlast", standalone_mode=False, obj=debug) or EXIT_DONE
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -48,15 +52,16 @@ def run_command_line(arguments: Sequence[str]) -> int:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
-def main() -> None:
+@click.pass_obj
+def main(debug: bool | None) -> None:
     """Train your own encoder, from raw text to a Hugging Face model, on machines that can be taken away.
 
     A recipe (TOML) describes data and run. Any key of it can be set with --set table.key=value. --debug,
-    anywhere, shows the traceback of an error.
+    anywhere, shows the traceback of an error and, of train, each step and each part of a save.
     """
     from outlast.logs import set_up
 
-    set_up()
+    set_up(debug=bool(debug))
 
 
 def _recipe_arguments(command: _Command) -> _Command:
@@ -75,6 +80,35 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON 
 
 @main.command()
 @_recipe_arguments
+@click.option("--out", required=True, help="Folder or URL for the files: train.00000 and so on.")
+@click.option(
+    "--num-files",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="Files that each split is divided into.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["documents", "bytes"]),
+    default="documents",
+    show_default=True,
+    help="What the files share evenly.",
+)
+def corpus(recipe: Path, overrides: tuple[str, ...], out: str, num_files: int, by: Any) -> None:
+    """Write the corpus as text: a sentence on each line, a blank line between documents.
+
+    Needs the recipe's first table alone; corpus.sentences says what a sentence is (none: a line).
+    """
+    from outlast.corpus.write import write_corpus
+    from outlast.recipe import read_recipe
+
+    write_corpus(read_recipe(recipe, overrides).corpus, out, num_files=num_files, by=by)
+    click.echo(out)
+
+
+@main.command()
+@_recipe_arguments
 @click.option("--out", required=True, help="Folder or URL for tokenizer, shards and manifest.")
 @click.option(
     "--task", metavar="I/N", help="Build only this share of the shards: 0/8 to 7/8.  [default: all of them]"
@@ -88,7 +122,9 @@ def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None
     from outlast.recipe import read_recipe
 
     parsed = read_recipe(recipe, overrides)
-    manifest = prepare_data(parsed.corpus, parsed.tokenizer, parsed.shards, out, task=parse_task(task))
+    manifest = prepare_data(
+        parsed.corpus, parsed.tokenizer, parsed.shards, out, cleaning=parsed.cleaning, task=parse_task(task)
+    )
     click.echo(manifest if manifest else "this share is done; the manifest follows with the last one")
 
 
@@ -178,18 +214,26 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, as_json: bool) -> N
 
 @main.group()
 def shards() -> None:
-    """Look at token shards."""
+    """Look at shards; exchange them with other trainers."""
 
 
 @shards.command("show")
 @click.argument("manifest")
+@click.option("--dropped", is_flag=True, help="Show what cleaning dropped and changed, with examples.")
 @_json_option
-def shards_show(manifest: str, as_json: bool) -> None:
+def shards_show(manifest: str, dropped: bool, as_json: bool) -> None:
     """Describe a data set."""
-    from outlast.shards.verify import describe_manifest
+    from outlast.shards.summary import summarize
+    from outlast.shards.verify import describe_manifest, read_cleaning_report
 
+    if dropped:
+        from outlast.cleaning.report import describe_report
+
+        report = read_cleaning_report(manifest)
+        click.echo(json.dumps(report, ensure_ascii=False) if as_json else "\n".join(describe_report(report)))
+        return
     description = describe_manifest(manifest)
-    _print_fields(description if as_json else _summary(description), as_json)
+    _print_fields(description if as_json else summarize(description), as_json)
 
 
 @shards.command("verify")
@@ -203,6 +247,62 @@ def shards_verify(manifest: str, as_json: bool) -> int:
     from outlast.shards.verify import verify_manifest
 
     return _print_problems(verify_manifest(manifest), as_json)
+
+
+@shards.command("pair")
+@click.argument("manifest")
+@click.option(
+    "--length",
+    "lengths",
+    type=click.IntRange(5, 65_535),
+    multiple=True,
+    required=True,
+    help="Tokens in an example, the three special ones included; may be given again.",
+)
+@click.option(
+    "--passes",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="How often the corpus is cut, each time at other places.",
+)
+@click.option(
+    "--short-probability",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="Share of the documents, drawn in each pass, that are cut shorter.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all random numbers.")
+@click.option("--processes", type=click.IntRange(1), help="Side by side.  [default: one for each core]")
+@click.option(
+    "--task", metavar="I/N", help="Build only this share of the tables: 0/8 to 7/8.  [default: all of them]"
+)
+def shards_pair(
+    manifest: str,
+    lengths: tuple[int, ...],
+    passes: int,
+    short_probability: float,
+    seed: int,
+    processes: int | None,
+    task: str | None,
+) -> None:
+    """Add sentence pairs of a length to a data set.
+
+    No text is copied: pairs are offsets. Continues where a killed run stopped.
+    """
+    from outlast.prepare import parse_task
+    from outlast.shards.config import PairsConfig, ShardsConfig, resolve_num_processes
+    from outlast.shards.pair_build import add_pairs
+
+    config = PairsConfig(lengths=lengths, num_passes=passes, short_probability=short_probability, seed=seed)
+    num_processes = resolve_num_processes(ShardsConfig(num_processes=processes))
+    is_done = add_pairs(manifest, config, num_processes=num_processes, task=parse_task(task))
+    click.echo(manifest if is_done else "this share is done; the manifest follows with the last one")
+
+
+shards.add_command(export_tfrecord)
+shards.add_command(import_tfrecord)
 
 
 @main.group()
@@ -249,35 +349,6 @@ def checkpoint_digest(run_dir: str, as_json: bool) -> None:
 
     digest = digest_run(run_dir)
     click.echo(json.dumps(digest) if as_json else f"{digest['step']} {digest['sha256']}")
-
-
-def _summary(description: Mapping[str, Any]) -> dict[str, str]:
-    """Return what ``shards show`` says of a data set to a person, a line each."""
-    lines: dict[str, str] = {}
-    for name, split in description["splits"].items():
-        ratio = split["text_bytes_per_token"]
-        lines[name] = (
-            f"{_number(split['documents'])} documents, {_number(split['tokens'])} tokens "
-            f"in {split['shards']} shards of {_size(split['size_bytes'])}"
-            + (f", {ratio:.2f} bytes of text per token" if ratio else "")
-        )
-    tokenizer, provenance = description["tokenizer"], description["provenance"]
-    lines["tokens"] = description["token_dtype"]
-    lines["tokenizer"] = f"{tokenizer['vocab_size']} pieces, fingerprint {tokenizer['fingerprint']}"
-    lines["special ids"] = ", ".join(f"{role} {number}" for role, number in tokenizer["special_ids"].items())
-    lines["fingerprint"] = description["fingerprint"]
-    if "corpus" in provenance:
-        corpus = provenance["corpus"]
-        lines["corpus"] = f"{corpus['format']}, {corpus['num_files']} files of {_size(corpus['size_bytes'])}"
-    skipped = provenance.get("skipped_documents", {})
-    lines["left out"] = ", ".join(
-        f"{count} documents {reason.replace('_', ' ')}" for reason, count in skipped.items() if count
-    )
-    lines["undecodable"] = f"{provenance.get('undecodable_bytes', 0)} bytes"
-    lines["made by"] = ", ".join(
-        f"{name} {number}" for name, number in provenance.get("versions", {}).items()
-    )
-    return {name: line for name, line in lines.items() if line}
 
 
 def _number(count: float) -> str:

@@ -189,7 +189,7 @@ def _padded(array: IntArray, shape: tuple[int, int], fill: int) -> NDArray[np.in
 def _load_tokenizer(model: Model) -> tuple[Tokenizer, str, int]:
     path, settings_path = model.folder / "tokenizer.json", model.folder / "tokenizer_config.json"
     try:
-        settings = cast(dict[str, Any], json.loads(settings_path.read_text(encoding="utf-8")))
+        settings = cast(dict[str, Any], dict(json.loads(settings_path.read_text(encoding="utf-8"))))
         tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise OutlastError("There is no tokenizer beside the model.", where=str(error.filename)) from None

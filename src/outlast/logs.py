@@ -21,8 +21,11 @@ log = logging.getLogger("outlast")
 _PLAIN_INTERVAL_SECONDS = 10.0
 
 
-def set_up() -> None:
-    """Send the package's messages to standard error. For the command line only."""
+def set_up(*, debug: bool = False) -> None:
+    """Send the package's messages to standard error, with ``debug`` those of level DEBUG too.
+
+    For the command line only.
+    """
     if sys.stderr.isatty():
         from rich.logging import RichHandler
 
@@ -31,7 +34,7 @@ def set_up() -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.DEBUG if debug else logging.INFO)
     log.propagate = False
 
 

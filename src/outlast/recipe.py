@@ -6,12 +6,15 @@ it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from outlast.checkpoint.config import CheckpointConfig
+from outlast.cleaning.config import CleaningConfig
 from outlast.config import apply_overrides, build, read_toml, table
 from outlast.corpus.config import CorpusConfig
+from outlast.errors import ConfigError
 from outlast.models.config import ModelConfig, resolve_model
 from outlast.objectives.config import MlmConfig
 from outlast.shards.config import ShardsConfig
@@ -24,6 +27,7 @@ from outlast.training.config import OptimizerConfig, TrainingConfig
 @table
 class Recipe:
     corpus: CorpusConfig = CorpusConfig()
+    cleaning: CleaningConfig = CleaningConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     shards: ShardsConfig = ShardsConfig()
     stream: StreamConfig = StreamConfig()
@@ -46,11 +50,27 @@ def make_recipe(data: dict[str, Any], *, where: str) -> Recipe:
     check_divides("training.num_microbatches", recipe.training.num_microbatches, batch)
     if recipe.stream.num_lanes is not None:
         check_divides("stream.num_lanes", recipe.stream.num_lanes, batch)
+    if recipe.stream.packing == "pairs" and recipe.shards.pairs.lengths is None:
+        pairs = replace(recipe.shards.pairs, lengths=(recipe.stream.sequence_length,))
+        recipe = replace(recipe, shards=replace(recipe.shards, pairs=pairs))
     # Only the tokenizer will tell its size and ids, but all else must fit together before data is prepared.
-    resolve_model(
+    encoder = resolve_model(
         recipe.model,
         vocab_size=recipe.tokenizer.vocab_size,
         special_ids={"pad": 0},
         sequence_length=recipe.stream.sequence_length,
     )
+    if recipe.stream.packing == "pairs" and encoder.type_vocab_size < 2:
+        raise ConfigError(
+            f"A {encoder.architecture} model does not tell the two segments of a pair apart.",
+            where="stream.packing",
+            expected="a model with two token types",
+            remedy='set model.architecture to "bert", or stream.packing to "blocks"',
+        )
+    if recipe.objective.separate_documents and recipe.stream.packing == "pairs":
+        raise ConfigError(
+            "The two segments of a pair are to be seen together.",
+            where="objective.separate_documents",
+            remedy='leave it out, or set stream.packing to "blocks"',
+        )
     return recipe

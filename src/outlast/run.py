@@ -32,6 +32,7 @@ from outlast.shards.manifest import Manifest
 from outlast.storage import Store, open_store, split_url
 from outlast.stream.loader import TokenStream
 from outlast.tokenizer.manifest import read_tokenizer, write_tokenizer
+from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluate import evaluate
 from outlast.training.evaluations import RunEvaluations, read_evaluations
 from outlast.training.follow import follow
@@ -110,7 +111,7 @@ def train_run(recipe: Recipe, run_dir: str, *, initialize_from: str | None = Non
         ConfigError: the recipe does not fit the data, or not the run that is there.
         RunError: another process owns the run, or the loss is not finite.
     """
-    _use_compilation_cache(recipe.training.compilation_cache_dir)
+    use_compilation_cache(recipe.training.compilation_cache_dir)
     with ExitStack() as stack:
         notice = stack.enter_context(Notice())
         parts = assemble(recipe)
@@ -156,7 +157,7 @@ def follow_run(
 
 def _evaluator(parts: Parts) -> Callable[[Restored], dict[str, Any]]:
     """Return the function that evaluates a checkpoint, compiled at its first call."""
-    _use_compilation_cache(parts.recipe.training.compilation_cache_dir)
+    use_compilation_cache(parts.recipe.training.compilation_cache_dir)
     evaluation_step = make_evaluation_step(parts.objective, seed=parts.recipe.training.seed)
     batches = _held_out(parts)
     if batches is None:
@@ -187,7 +188,7 @@ def export_run(run_dir: str, out: Path) -> Path:
     _read_recipe(store)
     restored = _restore(store, prefix=PARAMS_PREFIX)
     identity = restored.commit.identity
-    encoder = EncoderConfig(**identity["model"])
+    encoder = EncoderConfig.from_dict(identity["model"])
     tokenizer = load_tokenizer(store, TOKENIZER_FOLDER)
     evaluations = read_evaluations(store)
     provenance = {
@@ -389,8 +390,3 @@ def _copy_tokenizer(manifest: Manifest, data: Store, run: Store) -> None:
             remedy="restore the folder, or prepare the data again",
         )
     write_tokenizer(run, TOKENIZER_FOLDER, tokenizer, files)
-
-
-def _use_compilation_cache(folder: str | None) -> None:
-    if folder is not None:
-        jax.config.update("jax_compilation_cache_dir", str(Path(folder).expanduser()))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-EXTRAS_OF_THE_PACKAGE = ("train", "parquet", "hub", "report", "ray")
+EXTRAS_OF_THE_PACKAGE = ("train", "parquet", "hub", "dedup", "language", "report", "ray")
 PARTS_OF_JAX = {"jaxlib", "ml-dtypes"}
 
 

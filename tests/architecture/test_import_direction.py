@@ -19,10 +19,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"errors"},
     # The data half.
     "corpus": LEAVES,
+    "cleaning": LEAVES | {"corpus"},
     "tokenizer": LEAVES | {"corpus"},
-    "shards": LEAVES | {"corpus", "tokenizer"},
+    "shards": LEAVES | {"corpus", "cleaning", "tokenizer"},
     "stream": LEAVES | {"shards"},
-    "prepare": LEAVES | {"recipe", "corpus", "tokenizer", "shards"},
+    "prepare": LEAVES | {"recipe", "corpus", "cleaning", "tokenizer", "shards"},
+    "interchange": LEAVES | {"shards", "stream", "tokenizer", "objectives"},
     # The training half.
     "models": LEAVES,
     "objectives": LEAVES | {"models"},

@@ -12,12 +12,13 @@ from pathlib import Path
 JAX_FREE = {
     *("__main__", "cli", "recipe", "prepare"),
     *("errors", "config", "storage", "prng", "prices", "logs"),
-    *("corpus", "tokenizer", "shards", "stream", "checkpoint", "launch", "report"),
+    *("corpus", "cleaning", "tokenizer", "shards", "stream", "interchange", "checkpoint"),
+    *("launch", "report"),
 }
 """Whole components; of every other one the module ``config`` is free of jax as well."""
 
 NEVER_IN_THE_DATA_HALF = ("jax", "jaxlib", "optax", "flax", "torch", "tensorflow", "transformers")
-LAZY_IN_THE_DATA_HALF = ("datasets", "pyarrow", "pandas")
+LAZY_IN_THE_DATA_HALF = ("datasets", "pyarrow", "pandas", "py3langid", "rensa")
 """Loaded by the reader that needs them, when it runs."""
 
 NEVER_BEFORE_A_VERB_RUNS = (

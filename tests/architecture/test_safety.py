@@ -1,6 +1,6 @@
 """No code runs that came from data: no pickle, no eval, no shell.
 
-The syntax trees are searched, so that no comment silences it. tests/conftest.py watches for the same while
+The syntax trees are searched, so that no comment silences it. tests/support/watch.py looks for the same while
 the suite runs, in case a library does it for us.
 """
 

@@ -1,4 +1,4 @@
-"""The audit hook in tests/conftest.py refuses what the package may never do, and lets everything else pass.
+"""The audit hook of tests/support/watch.py refuses what the package may never do, and lets the rest pass.
 
 Code that pretends to stand in the package is compiled under a file name of its folder.
 """
@@ -6,12 +6,16 @@ Code that pretends to stand in the package is compiled under a file name of its 
 import contextlib
 import io
 import multiprocessing
+import os
 import pickle
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from support.watch import LOG
 
 
 def in_the_package(checkout: Path, code: str) -> Callable[[object], object]:
@@ -46,6 +50,26 @@ def test_unsafe_code_is_refused(
         in_the_package(checkout, code)(argument)
     assert len(no_unsafe_code) == 1
     no_unsafe_code.clear()
+
+
+CHILD = """
+import contextlib, pickle, sys
+from pathlib import Path
+names = {}
+exec(compile("import pickle\\ndef f(x):\\n    return pickle.loads(x)", sys.argv[1], "exec"), names)
+with contextlib.suppress(RuntimeError):
+    names["f"](pickle.dumps(Path("a")))
+"""
+
+
+@pytest.mark.parametrize(("file", "refused"), [("src/outlast/pretended.py", 1), ("elsewhere.py", 0)])
+def test_a_process_that_a_test_starts_is_watched_too(checkout: Path, file: str, refused: int) -> None:
+    """The refusal is swallowed there, and known here."""
+    subprocess.run([sys.executable, "-c", CHILD, checkout / file], check=True)
+    lines = Path(os.environ[LOG]).read_text().splitlines()
+    Path(os.environ[LOG]).write_text("")
+    assert len(lines) == refused
+    assert all("pickle.find_class" in line for line in lines)
 
 
 def test_the_rest_passes(checkout: Path) -> None:

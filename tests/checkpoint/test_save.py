@@ -184,8 +184,10 @@ def test_a_checkpoint_that_is_damaged_at_once_is_taken_away(
         save(writer, 20, state(20))
     assert [row.step for row in list_commits(store)] == [10]
     store.rotten = False
-    save(writer, 20, state(20))
-    assert steps_in_line(store) == [10, 20]
+    with pytest.raises(CheckpointError, match="cannot commit that step again"):
+        save(writer, 20, state(20))
+    save(writer, 30, state(30))
+    assert steps_in_line(store) == [10, 30]
 
 
 def test_a_save_while_one_is_running_is_left_out(
@@ -363,3 +365,21 @@ def test_the_heartbeat_beats_until_the_end(tmp_path: Path) -> None:
         time.sleep(0.01)
     attempt.close()
     assert b'"closed":true' in store.read("attempts/1.heartbeat")
+
+
+def test_a_writer_whose_data_its_successor_takes_away_learns_that_it_was_replaced(
+    tmp_path: Path, start: Start, state: Callable[[int], State]
+) -> None:
+    """Not that a file is missing, which would be tried again and again."""
+
+    class Cleared(LocalStore):
+        def create(self, name: str, content: Chunks) -> None:
+            if name.startswith("data/000000000020/1-"):
+                start(LocalStore(tmp_path), "second")
+                raise StorageError("The folder is gone.")
+            super().create(name, content)
+
+    _, writer = start(Cleared(tmp_path), "first")
+    save(writer, 10, state(10))
+    with pytest.raises(Fenced):
+        save(writer, 20, state(20))

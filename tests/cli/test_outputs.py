@@ -11,7 +11,9 @@ import click
 import pytest
 
 from outlast.cli import main
+from outlast.storage import LocalStore
 from support.command_line import Run
+from support.datasets import draw_documents, write_sentence_data
 
 JSON_VERBS = {
     "shards show": "manifest",
@@ -50,7 +52,9 @@ def test_every_verb_that_prints_a_table_prints_json() -> None:
         name for name, verb in verbs(main) if any("--json" in parameter.opts for parameter in verb.params)
     }
     assert found == set(JSON_VERBS)
-    assert {name for name, _ in verbs(main)} - found == {"prepare", "train", "export"}  # they print one path
+    others = {name for name, _ in verbs(main)} - found
+    shards = {"shards pair", "shards export-tfrecord", "shards import-tfrecord"}
+    assert others == {"corpus", "prepare", "train", "export", *shards}  # they print one path
 
 
 @pytest.mark.parametrize("verb", JSON_VERBS)
@@ -99,6 +103,24 @@ def test_a_data_set_described_to_a_person(outlast: Run, data: Path) -> None:
     assert told["special ids"] == "pad 0, unk 1, cls 2, sep 3, mask 4"
     assert told["fingerprint"] == fields["fingerprint"]
     assert not re.search(r"[{}\[\]]", "".join(lines))
+
+
+def test_pairs_are_added_and_described(outlast: Run, tmp_path: Path) -> None:
+    write_sentence_data(LocalStore(tmp_path), {"train": [draw_documents(0, 40)]})
+    manifest = tmp_path / "manifest.json"
+    outcome = outlast("shards", "pair", manifest, "--length", "32", "--length", "64", "--passes", "2")
+    assert outcome.code == 0, outcome
+    assert outcome.out == f"{manifest}\n"
+    told = outlast("shards", "show", manifest).out
+    assert re.search(
+        r"^pairs of 32 +\d\d\d train, 2 passes, \d+(\.\d+)?kB, second segment random in [56]\d\.\d%$",
+        told,
+        re.MULTILINE,
+    )
+    assert "pairs of 64" in told
+    refused = outlast("shards", "pair", manifest, "--length", "32", "--passes", "3")
+    assert refused.code == 1
+    assert "num_passes: 2 there, 3 now" in refused.err
 
 
 def test_checkpoints_listed_to_a_person(outlast: Run, train: Run, tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from support.command import RECIPE, Command
+from support.datasets import compilation_cache as compilation_cache
+from support.s3 import s3_environment as s3_environment
+from support.s3 import s3_server as s3_server
 
 
 @pytest.fixture(scope="session")
-def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
-    return Command(tmp_path_factory.mktemp("cache"))
+def command(compilation_cache: Path) -> Command:
+    return Command(compilation_cache)
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from outlast.errors import ShardError
-from outlast.shards.manifest import parse_manifest, read_manifest
+from outlast.shards.manifest import PairTableEntry, parse_manifest, read_manifest
+from outlast.shards.pair_table import PairTableWriter, TableIdentity, read_pair_table
+from outlast.shards.pairs import Pairs
 from outlast.shards.read import read_shard_bytes
 from outlast.shards.token_format import make_header, parse_header
 from outlast.shards.verify import verify_manifest
@@ -54,6 +57,27 @@ SOUND: dict[str, Any] = {
             for number in range(2)
         ]
     },
+    "pairs": [
+        {
+            "path": "pairs-16",
+            "sequence_length": 16,
+            "num_passes": 1,
+            "short_probability": 0.1,
+            "seed": 0,
+            "splits": {
+                "train": [
+                    {
+                        "name": f"train-{number:05d}.safetensors",
+                        "size_bytes": 700,
+                        "sha256": "0" * 64,
+                        "num_examples": 3,
+                        "num_random": 1,
+                    }
+                    for number in range(2)
+                ]
+            },
+        }
+    ],
     "provenance": {"counts": {"train": {"text_bytes": 1000}}, "undecodable_bytes": 0},
 }
 
@@ -61,11 +85,18 @@ SOUND: dict[str, Any] = {
 def sealed(document: dict[str, Any]) -> bytes:
     """Return a manifest whose fingerprint fits its content: an attacker can compute one, too."""
     identity = {key: document.get(key) for key in ("token_dtype", "tokenizer", "splits") if key in document}
+    seals = {"fingerprint": digest(identity)}
+    if document.get("pairs"):
+        seals["pairs_fingerprint"] = digest(document["pairs"])
+    return to_json({**document, **seals})
+
+
+def digest(value: Any) -> str:
     try:
-        text = json.dumps(identity, sort_keys=True)
+        text = json.dumps(value, sort_keys=True)
     except (ValueError, TypeError):
         text = ""
-    return to_json({**document, "fingerprint": hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()})
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 @given(damaged(SOUND))
@@ -79,7 +110,9 @@ def test_bytes_that_are_no_manifest(content: bytes) -> None:
 
 
 def test_the_sound_one_is_read() -> None:
-    assert parse_manifest(sealed(SOUND), where="m").num_tokens("train") == 100
+    manifest = parse_manifest(sealed(SOUND), where="m")
+    assert manifest.num_tokens("train") == 100
+    assert manifest.pair_set(16).num_examples == 6
 
 
 @settings(max_examples=60)
@@ -136,6 +169,36 @@ def test_headers_with_something_wrong(header: dict[str, Any]) -> None:
     text = to_json(header)
     content = len(text).to_bytes(8, "little") + text + BODY
     accepts_or_refuses(lambda: read_shard_bytes(content, where="s"))
+
+
+TABLE = TableIdentity(
+    data="f", split="train", shard=0, sequence_length=16, num_passes=1, short_probability=0.1, seed=0
+)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, PairTableEntry]:
+    folder = tmp_path_factory.mktemp("table")
+    with PairTableWriter(TABLE) as writer:
+        columns = ([0, 9], [4, 5], [0, 1], [4, 0], [3, 8], [0, 1])
+        writer.add(Pairs(*map(np.array, columns)))
+        writer.end_pass()
+        entry = writer.write(LocalStore(folder), "t.safetensors")
+    return (folder / "t.safetensors").read_bytes(), entry
+
+
+@given(st.data())
+def test_bytes_that_are_no_pair_table(table: tuple[bytes, PairTableEntry], data: st.DataObject) -> None:
+    """What is accepted can be followed: no row leads out of its shard."""
+    content, entry = table
+    hostile = data.draw(NOISE | damaged_bytes(content))
+    pairs = accepts_or_refuses(
+        lambda: read_pair_table(hostile, entry, identity=TABLE, shard_tokens=(50, 30), where="t")
+    )
+    if pairs is not None:
+        ends = pairs.second_begin.astype(int) + pairs.second_length
+        assert (ends <= np.array((50, 30))[pairs.second_shard]).all()
+        assert (pairs.first_begin.astype(int) + pairs.first_length <= 50).all()
 
 
 @pytest.mark.parametrize("depth", [100, 300, 900, 5000, 100_000])

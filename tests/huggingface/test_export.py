@@ -15,7 +15,8 @@ from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.export import export_model
 from outlast.huggingface.load import load_weights
 from outlast.huggingface.names import to_huggingface
-from outlast.models.bert import EncoderInputs, encode, param_table, predict_tokens
+from outlast.models.architectures import ARCHITECTURES
+from outlast.models.bert import EncoderInputs
 from outlast.models.config import ArchitectureName, EncoderConfig, ModelConfig, resolve_model
 from outlast.models.params import Params, flatten, init_params, unflatten
 from outlast.objectives.mlm import cross_entropy
@@ -26,14 +27,24 @@ SPECIAL_IDS = {"cls": 0, "unk": 1, "sep": 2, "mask": 3, "pad": 7}
 
 def model(architecture: ArchitectureName) -> tuple[EncoderConfig, dict[str, NDArray[Any]]]:
     """A small model whose every parameter is random, so that nothing can be exchanged unseen."""
+    # Twelve blocks, so that attention is sparse; transformers' own rules, so that it computes the same.
+    own: dict[str, Any] = {
+        "bigbird": {
+            "block_size": 2,
+            "random_blocks": "transformers",
+            "evaluation_random_blocks": "first_block",
+        },
+        "modernbert": {"local_attention": 8},
+    }
+    sizes = {"preset": "tiny", "hidden_size": 32, "num_heads": 4, "max_positions": 40}
     config = resolve_model(
-        ModelConfig(architecture=architecture, preset="tiny", hidden_size=32, num_heads=4, max_positions=40),
+        ModelConfig(architecture=architecture, **sizes, **own.get(architecture, {})),
         vocab_size=150,
         special_ids=SPECIAL_IDS,
         sequence_length=24,
     )
     rng = np.random.default_rng(5)
-    params = flatten(init_params(param_table(config), 0))
+    params = flatten(init_params(ARCHITECTURES[architecture].param_table(config), 0))
     return config, {
         name: np.asarray(value) + rng.normal(scale=0.1, size=value.shape).astype(np.float32)
         for name, value in params.items()
@@ -54,7 +65,7 @@ def export(folder: Path, architecture: ArchitectureName = "roberta", **values: A
     return export_model(params, config, folder, **(arguments | values))
 
 
-@pytest.mark.parametrize("architecture", ["roberta", "bert"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_export_read_back_is_what_was_written(tmp_path: Path, architecture: ArchitectureName) -> None:
     config, params = model(architecture)
     found_config, found = load_weights(export(tmp_path / "out", architecture))
@@ -150,7 +161,7 @@ def padded_batch() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("architecture", ["roberta", "bert"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_transformers_computes_the_same_logits_and_gradients(
     tmp_path: Path, architecture: ArchitectureName
 ) -> None:
@@ -166,9 +177,10 @@ def test_transformers_computes_the_same_logits_and_gradients(
     out.loss.backward()
 
     inputs = EncoderInputs(jnp.asarray(ids), jnp.asarray(mask))
+    ours = ARCHITECTURES[architecture]
 
     def loss(params: Params) -> tuple[jax.Array, jax.Array]:
-        logits = predict_tokens(params, encode(params, inputs, config=config), config=config)
+        logits = ours.predict_tokens(params, ours.encode(params, inputs, config=config), config=config)
         weights = jnp.asarray(labels != -100, jnp.float32)
         loss_sum, _ = cross_entropy(logits, jnp.asarray(np.maximum(labels, 0)), weights)
         return loss_sum / jnp.sum(weights), logits
@@ -180,7 +192,7 @@ def test_transformers_computes_the_same_logits_and_gradients(
     np.testing.assert_allclose(value, out.loss.item(), rtol=0, atol=1e-5)
 
     flat = {name: np.asarray(gradient) for name, gradient in flatten(gradients).items()}
-    found = to_huggingface(param_table(config), flat)
+    found = to_huggingface(ours.param_table(config), flat)
     expected = {
         name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.grad is not None
     }

@@ -84,7 +84,7 @@ def test_an_encoder_with_another_head_loads_without_it(test_data: Path) -> None:
     ("values", "message"),
     [
         ({"model_type": "t5"}, "model type 't5' is not known"),
-        ({"hidden_act": "gelu_new"}, "hidden_act = 'gelu_new' is not supported"),
+        ({"hidden_act": "relu"}, "hidden_act = 'relu' is not supported"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"is_decoder": True}, "is_decoder"),

@@ -8,6 +8,7 @@ the rounding of float32 sums; docs/design/tokenizers.md says why.
 import inspect
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,26 @@ def test_trained_tokenizers_give_the_same_ids(tmp_path: Path, options: dict[str,
     whole = [inspect.getsource(json.decoder)]
     texts = [*lines, *symbols, *ODD] + (whole if options.get("kind") == "bpe" else [])
     assert [text for text in differing(tokenizer, texts) if not is_tie(tokenizer, text)] == []
+
+
+def test_chinese_characters_stay_apart_in_the_exported_file(test_data: Path, tmp_path: Path) -> None:
+    """WordPiece as BERT's: no piece holds a Chinese character beside another one."""
+    with (test_data / "cls-zh-reviews/dev.tsv").open(encoding="utf-8") as rows:
+        reviews = [row.rstrip("\n").split("\t")[2] for row in rows][1:]
+    values = {"library": "tokenizers", "kind": "wordpiece", "lowercase": True, "vocab_size": 3500}
+    config = build(TokenizerConfig, values, where="test")
+    train_tokenizer(config, lambda: iter(reviews), open_store(tmp_path), "zh", report=lambda line: None)
+    tokenizer = load_tokenizer(open_store(tmp_path), "zh")
+    chinese = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
+    pieces = [piece for piece in tokenizer.pieces if chinese.search(piece)]
+    assert len(pieces) > 1500
+    assert all(len(piece) == 1 for piece in pieces)
+    assert differing(tokenizer, reviews[:1000]) == []
+    for text in reviews[:200]:
+        found = [tokenizer.piece(number) for number in tokenizer.encode(text)]
+        unknown = found.count("<unk>")
+        assert len(chinese.findall("".join(found))) + unknown >= len(chinese.findall(text))
+    assert '"handle_chinese_chars": true' in json.dumps(tokenizer_json(tokenizer))
 
 
 def test_a_unigram_model_differs_in_ties_only(tmp_path: Path) -> None:

@@ -1,12 +1,21 @@
 """Sizes from the recipe's [model] table: presets, overrides and the mistakes that are refused."""
 
-from typing import Any
+import dataclasses
+import json
+from typing import Any, get_args
 
 import pytest
 
 from outlast.config import build
 from outlast.errors import ConfigError
-from outlast.models.config import PRESETS, EncoderConfig, ModelConfig, PresetName, resolve_model
+from outlast.models.config import (
+    PRESETS,
+    ArchitectureName,
+    EncoderConfig,
+    ModelConfig,
+    PresetName,
+    resolve_model,
+)
 
 SPECIAL_IDS = {"pad": 3, "unk": 0, "cls": 1, "sep": 2, "mask": 4}
 
@@ -18,12 +27,28 @@ def resolve(sequence_length: int = 128, vocab_size: int = 1000, **values: Any) -
     )
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_gives_its_sizes(preset: PresetName) -> None:
-    encoder = resolve(preset=preset)
-    assert encoder.num_layers == PRESETS[preset].num_layers
+@pytest.mark.parametrize("architecture", PRESETS)
+@pytest.mark.parametrize("preset", get_args(PresetName))
+def test_a_preset_gives_its_sizes(architecture: ArchitectureName, preset: PresetName) -> None:
+    encoder = resolve(architecture=architecture, preset=preset)
+    assert encoder.num_layers == PRESETS[architecture][preset].num_layers
     assert encoder.head_size == 64
-    assert encoder.intermediate_size == 4 * encoder.hidden_size
+    assert encoder.dropout == (0.0 if architecture == "modernbert" else 0.1)
+
+
+def test_an_architecture_brings_its_attention() -> None:
+    bigbird, modernbert = resolve(architecture="bigbird"), resolve(architecture="modernbert")
+    assert bigbird.sparse is not None
+    assert (bigbird.sparse.block_size, bigbird.sparse.num_random_blocks) == (64, 3)
+    assert resolve(architecture="bigbird", attention="full").sparse is None
+    assert modernbert.alternating is not None
+    assert (modernbert.alternating.global_every, modernbert.alternating.local_reach) == (3, 64)
+
+
+@pytest.mark.parametrize("architecture", PRESETS)
+def test_a_configuration_survives_json(architecture: ArchitectureName) -> None:
+    encoder = resolve(architecture=architecture)
+    assert EncoderConfig.from_dict(json.loads(json.dumps(dataclasses.asdict(encoder)))) == encoder
 
 
 def test_overrides_replace_single_sizes() -> None:
@@ -55,6 +80,10 @@ def test_a_configuration_is_hashable_so_that_jit_can_take_it() -> None:
         ({"preset": "huge"}, "preset"),
         ({"num_layer": 2}, "did you mean 'num_layers'"),
         ({"activation": "relu"}, "activation"),
+        ({"block_size": 32}, "block_size belongs to bigbird"),
+        ({"architecture": "bigbird", "local_attention": 64}, "local_attention belongs to modernbert"),
+        ({"attention": "block_sparse"}, "not one that roberta has"),
+        ({"architecture": "modernbert", "num_layers": 1}, "make no ModernBERT"),
     ],
 )
 def test_mistakes_are_refused(values: dict[str, Any], message: str) -> None:

@@ -1,5 +1,7 @@
 """Dense, layer norm, embedding and dropout against NumPy in float64."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +44,21 @@ def test_layer_norm_in_float32_even_for_bfloat16() -> None:
 def test_gelu_is_the_exact_form() -> None:
     # x * normal_cdf(x) at 1, by its definition; the tanh form gives 0.84119.
     np.testing.assert_allclose(ACTIVATIONS["gelu"](jnp.float32(1)), 0.8413447, atol=1e-6)
+
+
+def test_gelu_and_its_slope_are_those_of_the_normal_distribution() -> None:
+    x = np.linspace(-8, 8, 1001)
+    cdf = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x])
+    slope = cdf + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    gelu = ACTIVATIONS["gelu"]
+    wide = jnp.asarray(x, jnp.float32)
+    np.testing.assert_allclose(gelu(wide), x * cdf, atol=1e-6)
+    np.testing.assert_allclose(jax.grad(lambda x: jnp.sum(gelu(x)))(wide), slope, atol=1e-6)
+    half = jnp.asarray(x, jnp.bfloat16)
+    assert gelu(half).dtype == jnp.bfloat16
+    # Computed in float32: only the input and the output are rounded to 8 bits.
+    exact = np.asarray(gelu(half.astype(jnp.float32)))
+    np.testing.assert_allclose(np.asarray(gelu(half).astype(jnp.float32)), exact, rtol=2**-8, atol=1e-6)
 
 
 def test_the_frozen_row_of_an_embedding_gets_no_gradient() -> None:

@@ -16,7 +16,14 @@ from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.params import Params, flatten, init_params
 from outlast.models.randomness import row_keys
 from outlast.objectives.config import MlmConfig
-from outlast.objectives.mlm import LossOutput, MaskedBatch, cross_entropy, make_objective, mask_tokens
+from outlast.objectives.mlm import (
+    LossOutput,
+    MaskedBatch,
+    cross_entropy,
+    make_objective,
+    mask_tokens,
+    segment_ids,
+)
 
 PAD, UNK, CLS, SEP, MASK, VOCAB_SIZE, LENGTH = 1, 60, 0, 2, 211, 212, 64
 SPECIAL_IDS = {"pad": PAD, "unk": UNK, "cls": CLS, "sep": SEP, "mask": MASK}
@@ -290,3 +297,37 @@ def test_cross_entropy_of_huge_logits_is_exact() -> None:
 def test_tokenizers_that_cannot_be_masked_are_refused(special_ids: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_objective(MODEL, MlmConfig(), special_ids=special_ids)
+
+
+def test_documents_that_share_an_example_are_kept_apart() -> None:
+    """Nothing of the second document changes what the model makes of the first."""
+    model = resolve_model(
+        ModelConfig(architecture="modernbert", preset="tiny", local_attention=8),
+        vocab_size=VOCAB_SIZE,
+        special_ids=SPECIAL_IDS,
+        sequence_length=24,
+    )
+    sep = SPECIAL_IDS["sep"]
+    rows = jax.random.randint(jax.random.key(0), (1, 24), 10, 59, dtype=jnp.int32)
+    rows = rows.at[0, 11].set(sep).at[0, 23].set(sep)
+    other = rows.at[0, 12:23].add(1)
+    places = jnp.arange(2, 6, dtype=jnp.int32)[None]
+    masked = {
+        "masked_positions": places,
+        "masked_ids": rows[:, 2:6],
+        "masked_weights": jnp.ones((1, 4), jnp.float32),
+    }
+    plain = make_objective(model, MlmConfig(), special_ids=SPECIAL_IDS)
+    params = init_params(plain.param_table, 0)
+
+    def loss(ids: Array, *, apart: bool) -> float:
+        objective = make_objective(model, MlmConfig(separate_documents=apart), special_ids=SPECIAL_IDS)
+        keys = row_keys(0, "train", 0, jnp.arange(1))
+        batch = {"input_ids": ids, **masked}
+        return float(objective.loss(params, {}, batch, row_keys=keys, train=False).loss_sum)
+
+    assert loss(rows, apart=True) == pytest.approx(loss(other, apart=True), abs=1e-6)
+    assert abs(loss(rows, apart=False) - loss(other, apart=False)) > 1e-6
+    assert segment_ids(rows, sep).tolist() == [[0] * 12 + [1] * 12]
+    with pytest.raises(ConfigError, match="roberta model cannot keep documents apart"):
+        make_objective(MODEL, MlmConfig(separate_documents=True), special_ids=SPECIAL_IDS)

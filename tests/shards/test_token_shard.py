@@ -12,11 +12,13 @@ import pytest
 from safetensors.numpy import load as safetensors_load
 
 from outlast.errors import ShardError
+from outlast.shards.array_file import MAX_HEADER_BYTES
 from outlast.shards.manifest import ShardEntry
 from outlast.shards.read import open_shard, open_tokens, read_shard_bytes
-from outlast.shards.token_format import MAX_HEADER_BYTES, make_header, parse_header
+from outlast.shards.token_format import make_header, parse_header
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
+from support.files import from_hexdump
 
 SEPARATOR = 3
 NAME = "train-00000-of-00001.safetensors"
@@ -29,6 +31,92 @@ def write(folder: Path, documents: Sequence[Sequence[int]], vocab_size: int = 10
         for document in documents:
             writer.add(np.asarray(document, np.int32))
         return writer.write(LocalStore(folder), NAME)
+
+
+def write_sentences(folder: Path, documents: Sequence[Sequence[Sequence[int]]]) -> ShardEntry:
+    with TokenShardWriter(
+        vocab_size=300, separator_id=SEPARATOR, tokenizer_fingerprint="ab12", has_sentences=True
+    ) as writer:
+        for document in documents:
+            writer.add(np.concatenate(document), np.array([len(sentence) for sentence in document]))
+        return writer.write(LocalStore(folder), NAME)
+
+
+@hypothesis.given(
+    documents=st.lists(
+        st.lists(st.lists(st.integers(0, 299), min_size=1, max_size=5), min_size=1, max_size=6),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_sentences_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[list[int]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("shard")
+    entry = write_sentences(folder, documents)
+    content = (folder / NAME).read_bytes()
+    shard = read_shard_bytes(content, where=NAME)
+    for number, sentences in enumerate(documents):
+        assert [part.tolist() for part in shard.sentences(number)] == sentences
+        assert shard.document(number).tolist() == [token for sentence in sentences for token in sentence]
+    counts = [len(sentences) for sentences in documents]
+    assert np.diff(shard.first_sentences()).tolist() == counts
+    assert entry.num_sentences == shard.num_sentences == sum(counts) == shard.first_sentences()[-1]
+    header = shard.header
+    assert header.sentence_offsets is not None
+    assert (header.tokens.begin % 64, header.document_offsets.begin % 8) == (0, 0)
+    assert header.sentence_offsets.begin % 4 == 0
+    arrays = safetensors_load(content)
+    assert arrays["sentence_offsets"].dtype == np.uint32
+    assert shard.sentence_offsets is not None
+    assert np.array_equal(arrays["sentence_offsets"], shard.sentence_offsets)
+
+
+def test_sentences_that_do_not_make_up_the_document_are_refused(tmp_path: Path) -> None:
+    def start(*, has_sentences: bool) -> TokenShardWriter:
+        return TokenShardWriter(
+            vocab_size=10, separator_id=3, tokenizer_fingerprint="", has_sentences=has_sentences
+        )
+
+    with start(has_sentences=True) as writer:
+        for lengths in ([1], [2, 1], [2, 0], []):
+            with pytest.raises(ShardError, match=r"sentences have \d tokens[\s\S]*2, as the document"):
+                writer.add(np.array([1, 2]), np.array(lengths, np.int64))
+        with pytest.raises(ShardError, match="all documents of a shard have sentences or none"):
+            writer.add(np.array([1, 2]))
+    with (
+        start(has_sentences=False) as writer,
+        pytest.raises(ShardError, match="all documents of a shard have sentences or none"),
+    ):
+        writer.add(np.array([1, 2]), np.array([2]))
+
+
+def test_a_shard_without_sentences_says_so(tmp_path: Path) -> None:
+    write(tmp_path, [[1, 2], [4]])
+    shard = open_shard(tmp_path / NAME)
+    assert shard.num_sentences is None
+    for read in (shard.first_sentences, lambda: shard.sentences(0)):
+        with pytest.raises(ShardError, match=r"does not know[\s\S]*corpus.sentences"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [[0, 2, 3], [1, 3, 5], [0, 2, 5], [0, 3, 3, 5], [0, 2, 3, 4, 5], [0, 3, 2, 5], [0, 9, 3, 5], [5]],
+)
+def test_offsets_of_sentences_that_do_not_fit_are_an_error(sentences: list[int]) -> None:
+    """The documents are (a b) and (c), each with its separator: 0, 3, 5."""
+    head = make_header(
+        num_tokens=5,
+        num_documents=2,
+        num_sentences=len(sentences) - 1,
+        vocab_size=9,
+        separator_id=3,
+        tokenizer_fingerprint="",
+    )
+    rest = np.array([0, 3, 5], "<i8").tobytes() + np.array([1, 2, 3, 4, 3], "<u2").tobytes()
+    with pytest.raises(ShardError, match="sentence_offsets are wrong"):
+        read_shard_bytes(head + np.array(sentences, "<u4").tobytes() + rest, where=NAME)
 
 
 @hypothesis.given(
@@ -62,9 +150,9 @@ def test_the_worked_example_of_the_format_page(tmp_path: Path) -> None:
         writer.write(LocalStore(tmp_path), NAME)
     content = (tmp_path / NAME).read_bytes()
     page = (Path(__file__).parents[2] / "docs" / "formats" / "token_shard.md").read_text(encoding="utf-8")
-    lines = page.split("```hexdump\n")[1].split("\n```")[0].splitlines()
-    listed = bytes.fromhex("".join(line[10:58] for line in lines))
-    assert listed == content
+    assert from_hexdump(page, 1) == content
+    write_sentences(tmp_path, [[[17], [258]], [[5]]])
+    assert from_hexdump(page, 2) == (tmp_path / NAME).read_bytes()
 
 
 def test_a_document_without_tokens_and_an_id_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
@@ -79,8 +167,9 @@ def test_a_document_without_tokens_and_an_id_outside_the_vocabulary_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_cut_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, [[1, 2], [4]])
+@pytest.mark.parametrize("has_sentences", [False, True])
+def test_every_cut_is_an_error(tmp_path: Path, has_sentences: bool) -> None:
+    write_sentences(tmp_path, [[[1], [2]], [[4]]]) if has_sentences else write(tmp_path, [[1, 2], [4]])
     content = (tmp_path / NAME).read_bytes()
     for length in range(len(content)):
         with pytest.raises(ShardError):
@@ -89,9 +178,12 @@ def test_every_cut_is_an_error(tmp_path: Path) -> None:
         read_shard_bytes(content + b"\0", where=NAME)
 
 
-def test_every_flipped_bit_is_an_error_or_a_shard_that_fits_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_sentences", [False, True])
+def test_every_flipped_bit_is_an_error_or_a_shard_that_fits_itself(
+    tmp_path: Path, has_sentences: bool
+) -> None:
     """Bits of the arrays are the digest's business; but nothing comes out that does not fit itself."""
-    write(tmp_path, [[1, 2], [4]])
+    write_sentences(tmp_path, [[[1], [2]], [[4]]]) if has_sentences else write(tmp_path, [[1, 2], [4]])
     content = (tmp_path / NAME).read_bytes()
     for place in range(len(content) * 8):
         damaged = bytearray(content)
@@ -102,12 +194,14 @@ def test_every_flipped_bit_is_an_error_or_a_shard_that_fits_itself(tmp_path: Pat
             continue
         assert shard.document_offsets.tolist() in ([0, 2, 5], [0, 3, 5])
         assert shard.num_tokens == 5
+        if shard.sentence_offsets is not None:
+            assert shard.sentence_offsets.tolist() == [0, 1, *shard.document_offsets[1:].tolist()]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokens": {"dtype": "F32", "shape": [5], "data_offsets": [24, 44]}}, "header entry 'tokens'"),
+        ({"tokens": {"dtype": "F64", "shape": [5], "data_offsets": [24, 64]}}, "header entry 'tokens'"),
         ({"tokens": {"dtype": "I16", "shape": [5], "data_offsets": [24, 34]}}, "uint16 or uint32"),
         ({"tokens": {"dtype": "U16", "shape": [-5], "data_offsets": [24, 34]}}, "header entry"),
         ({"tokens": {"dtype": "U16", "shape": [True], "data_offsets": [24, 26]}}, "header entry"),
@@ -115,6 +209,14 @@ def test_every_flipped_bit_is_an_error_or_a_shard_that_fits_itself(tmp_path: Pat
         ({"tokens": {"dtype": "U16", "shape": [5], "data_offsets": [20, 30]}}, "overlaps"),
         ({"more": {"dtype": "U8", "shape": [4], "data_offsets": [30, 34]}}, "overlaps"),
         ({"document_offsets": None}, "gap"),
+        (
+            {"sentence_offsets": {"dtype": "U16", "shape": [0], "data_offsets": [0, 0]}},
+            "flat array of uint32",
+        ),
+        (
+            {"sentence_offsets": {"dtype": "U32", "shape": [0], "data_offsets": [0, 0]}},
+            "flat array of uint32",
+        ),
         ({"document_offsets": {"dtype": "I64", "shape": [0], "data_offsets": [0, 0]}}, "overlaps|gap"),
         ({"__metadata__": {"format": "pt"}}, "not a token shard"),
         ({"__metadata__": {"format": "outlast-token-shard", "version": "9"}}, "version '9'"),

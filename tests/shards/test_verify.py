@@ -76,6 +76,33 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
         assert all(problem.startswith(path.name) for problem in problems)
 
 
+def test_sentences_are_counted_and_checked(tmp_path: Path) -> None:
+    plain, _ = build(tmp_path)
+    name = plain.splits["train"][1].name
+    with TokenShardWriter(
+        vocab_size=50, separator_id=3, tokenizer_fingerprint="t1", has_sentences=True
+    ) as writer:
+        writer.add(np.arange(5, 15), np.array([4, 6]))
+        entry = writer.write(LocalStore(tmp_path), name)
+    manifest = replace(plain, splits={"train": (entry,)})
+    write_manifest(LocalStore(tmp_path), manifest)
+    url = str(tmp_path / "manifest.json")
+    assert (read_manifest(url)[0], manifest.has_sentences, plain.has_sentences) == (manifest, True, False)
+    assert verify_manifest(url) == []
+    assert describe_manifest(url)["splits"]["train"]["sentences"] == 2
+    write_manifest(
+        LocalStore(tmp_path), replace(manifest, splits={"train": (replace(entry, num_sentences=3),)})
+    )
+    [problem] = verify_manifest(url)
+    assert "with 2 sentences" in problem
+    assert "with 3 sentences by the manifest" in problem
+    write_manifest(
+        LocalStore(tmp_path), replace(manifest, splits={"train": (plain.splits["train"][0], entry)})
+    )
+    with pytest.raises(ShardError, match="some shards have num_sentences, others have not"):
+        verify_manifest(url)
+
+
 def test_a_missing_and_a_cut_shard_are_named(tmp_path: Path) -> None:
     _, url = build(tmp_path)
     first, second = sorted(tmp_path.glob("*.safetensors"))

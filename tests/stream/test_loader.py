@@ -112,12 +112,49 @@ def test_every_position_restored_into_a_fresh_reader_gives_the_same_tail(
             assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_lanes": 4, "window_examples": 8}])
+def test_every_position_restored_with_other_processes_gives_the_same_tail(
+    manifest: str, options: dict[str, Any]
+) -> None:
+    """Fresh readers at each position, 1, 2, 3, 4 or 8 processes in turn, over the ends of many epochs."""
+    steps = 12
+    options = {"global_batch_size": 24, **options}
+    whole = [make_stream(manifest, **options).batch(step) for step in range(steps)]
+    for start in range(steps):
+        process_count = (1, 2, 3, 4, 8)[start % 5]
+        tails = [
+            itertools.islice(
+                make_stream(
+                    manifest, process_index=index, process_count=process_count, **options
+                ).batches_from(start),
+                steps - start,
+            )
+            for index in range(process_count)
+        ]
+        for expected, parts in zip(whole[start:], zip(*tails, strict=True), strict=True):
+            for name, array in expected.items():
+                assert np.array_equal(array, np.concatenate([part[name] for part in parts]))
+
+
 @pytest.mark.parametrize("prefetch", [1, 2, 9])
 def test_prefetch_and_threads_do_not_change_the_order(manifest: str, prefetch: int) -> None:
     stream = make_stream(manifest, prefetch_batches=prefetch, reader_threads=3)
     expected = make_stream(manifest)
     for step, batch in enumerate(itertools.islice(stream.batches_from(0), 10)):
         assert np.array_equal(batch["input_ids"], expected.batch(step)["input_ids"])
+
+
+@pytest.mark.parametrize("every", [1, 2, 50])
+def test_batches_that_are_kept_stay_as_they_were(manifest: str, every: int) -> None:
+    stream = make_stream(manifest, global_batch_size=2)
+    kept = [
+        (step, batch)
+        for step, batch in enumerate(itertools.islice(stream.batches_from(0), 700))  # many times the stock
+        if step % every == 0
+    ]
+    for step, batch in kept:
+        expected = stream.batch(step)
+        assert all(np.array_equal(expected[name], batch[name]) for name in expected)
 
 
 @pytest.mark.parametrize("process_count", [1, 2, 3, 6])

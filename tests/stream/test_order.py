@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from outlast.errors import ConfigError, ShardError
 from outlast.prng import derive_key, mix64, permutation
@@ -40,6 +41,25 @@ GOLDEN_ROWS = [(2, 2), (2, 1), (1, 0), (1, 1), (2, 0), (2, 3), (0, 4), (1, 2), (
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 1000, 4096, 100_003])
 def test_a_permutation_holds_every_index_once(n: int) -> None:
     assert np.array_equal(np.sort(permutation(n, 7)), np.arange(n))
+
+
+def test_a_permutation_sorts_by_the_whole_number_where_its_high_bits_tie() -> None:
+    n, key = 2**20 + 1, 46 * 2**32  # one pair of numbers with equal high bits, the larger one first
+    numbers = mix64(np.arange(n, dtype=np.uint64) + np.uint64(key))
+    high = np.sort(numbers >> np.uint64(n.bit_length()))
+    assert (high[1:] == high[:-1]).sum() == 1
+    assert np.array_equal(permutation(n, key), np.argsort(numbers))
+
+
+@pytest.mark.parametrize(
+    ("lanes", "first", "stop"), [(1, 0, 12), (1, 3, 6), (4, 0, 12), (4, 2, 8), (3, 0, 6)]
+)
+def test_the_rows_of_many_steps_are_those_of_each(lanes: int, first: int, stop: int) -> None:
+    order = make_order((13, 0, 21, 8, 9), 12, lanes, window=8)
+    together = order.rows(2, first, stop, num_steps=15)
+    apart = [order.rows(step, first, stop) for step in range(2, 17)]
+    assert np.array_equal(together.shards, np.concatenate([placed.shards for placed in apart]))
+    assert np.array_equal(together.records, np.concatenate([placed.records for placed in apart]))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +133,62 @@ def test_the_order_is_like_a_true_permutation() -> None:
     counts = np.bincount((np.diff(shuffled) % n) * 64 // n, minlength=64)
     chi_square = ((counts - (n - 1) / 64) ** 2 / ((n - 1) / 64)).sum()
     assert 30 < chi_square < 110  # 63 degrees of freedom: mean 63, far beyond the 0.999 quantile at 110
+
+
+def evenness(shuffled: NDArray[np.int64]) -> dict[str, float]:
+    """Return what tells a shuffle from a true permutation; each is a ratio to what is expected of one.
+
+    The chi-squares are divided by their degrees of freedom: of successive differences (255), of pairs of
+    successive values (4,095), of values against places (4,095).
+    """
+    n = len(shuffled)
+    differences = np.diff(shuffled) % n
+    expected_distinct = (1 - np.exp(-1)) * n
+    pairs = shuffled[:-1] * 64 // n * 64 + shuffled[1:] * 64 // n
+    places = np.arange(n) * 64 // n * 64 + shuffled * 64 // n
+    return {
+        "differences": chi_square(differences * 256 // n, 256),
+        "pairs": chi_square(pairs, 4096),
+        "places": chi_square(places, 4096),
+        "displacement": float(np.abs(shuffled - np.arange(n)).mean() / (n / 3)),
+        "distinct differences": len(np.unique(differences)) / expected_distinct,
+    }
+
+
+def chi_square(values: NDArray[np.int64], bins: int) -> float:
+    """Return Pearson's statistic against evenness, divided by its degrees of freedom."""
+    expected = len(values) / bins
+    counts = np.bincount(values, minlength=bins)
+    return float(((counts - expected) ** 2).sum() / expected / (bins - 1))
+
+
+@pytest.mark.parametrize("n", [100_003, 2**18])
+def test_the_order_is_as_even_as_a_true_permutation(n: int) -> None:
+    """Five keys as they occur, beside five permutations of NumPy's; bounds beyond the 0.9999 quantiles."""
+    for key in range(5):
+        for shuffled in (
+            permutation(n, derive_key(key, key, "window", 0, key)),
+            np.random.default_rng(key).permutation(n),
+        ):
+            measured = evenness(shuffled)
+            assert 0.67 < measured["differences"] < 1.37, measured
+            assert 0.9 < measured["pairs"] < 1.1, measured
+            assert 0.9 < measured["places"] < 1.1, measured
+            assert measured["displacement"] == pytest.approx(1, rel=0.015), measured
+            assert measured["distinct differences"] == pytest.approx(1, rel=0.01), measured
+
+
+def test_a_weak_shuffle_would_be_seen() -> None:
+    """A multiplication by a constant is a bijection, and no shuffle."""
+    n = 100_003
+    measured = evenness(np.arange(n) * 31_337 % n)
+    assert measured["differences"] > 100
+    assert measured["distinct differences"] < 0.01
+
+
+def test_every_small_permutation_holds_every_index_once() -> None:
+    for n in range(1, 4097):
+        assert np.array_equal(np.bincount(permutation(n, n), minlength=n), np.ones(n, np.int64))
 
 
 def test_defaults_follow_the_manifest_and_the_batch_alone() -> None:

@@ -1,6 +1,7 @@
 """Small data sets: made by the real command from real text, or of counting tokens that tell their place."""
 
 import itertools
+import random
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,12 +100,42 @@ def write_counting_shards(
 
 def write_counting_data(store: Store, lengths: Sequence[Sequence[int]], *, first_token: int = 5) -> Manifest:
     """Write a whole data set of such shards; return its manifest."""
+    return _write_data(store, {"train": write_counting_shards(store, lengths, first_token=first_token)})
+
+
+def write_sentence_data(store: Store, splits: Mapping[str, Sequence[Sequence[Sequence[int]]]]) -> Manifest:
+    """Write a data set whose shards tell their sentences, from the lengths of the sentences of each document
+    of each shard of each split. Its tokens count up from 5 in each split.
+    """
+    entries: dict[str, list[ShardEntry]] = {}
+    for split, shards in splits.items():
+        token = 5
+        entries[split] = []
+        for index, documents in enumerate(shards):
+            with TokenShardWriter(
+                vocab_size=VOCAB_SIZE, separator_id=3, tokenizer_fingerprint="f", has_sentences=True
+            ) as writer:
+                for sentences in documents:
+                    writer.add(np.arange(token, token + sum(sentences)), np.array(sentences))
+                    token += sum(sentences)
+                name = f"{split}-{index:05d}-of-{len(shards):05d}.safetensors"
+                entries[split].append(writer.write(store, name))
+    return _write_data(store, entries)
+
+
+def draw_documents(seed: int, num_documents: int, *, most_sentences: int = 12) -> list[list[int]]:
+    """Return documents as the lengths of their sentences, 1 to 14 tokens each."""
+    rng = random.Random(seed)
+    return [[rng.randint(1, 14) for _ in range(rng.randint(1, most_sentences))] for _ in range(num_documents)]
+
+
+def _write_data(store: Store, splits: Mapping[str, Sequence[ShardEntry]]) -> Manifest:
     manifest = Manifest(
         token_dtype="uint16",
         tokenizer=TokenizerEntry(
             path="tokenizer", fingerprint="f", vocab_size=VOCAB_SIZE, special_ids=SPECIAL_IDS
         ),
-        splits={"train": tuple(write_counting_shards(store, lengths, first_token=first_token))},
+        splits={split: tuple(entries) for split, entries in splits.items()},
         provenance={},
     )
     write_manifest(store, manifest)

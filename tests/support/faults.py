@@ -14,17 +14,40 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-Fault = Literal["503", "500", "429", "403", "reset", "stall", "short", "delayed", "wrong", "lost", "down"]
+Fault = Literal[
+    "503",
+    "500",
+    "429",
+    "403",
+    "409",
+    "reset",
+    "stall",
+    "short",
+    "delayed",
+    "wrong",
+    "lost",
+    "down",
+    "late",
+    "twice",
+    "held",
+    "unanswered",
+]
 """What happens to a request.
 
-503, 500, 429, 403: this answer, the server never asked. reset, down: the connection is cut before anything is
-said. stall: half a body, then silence. short: half a body, then the end. delayed: the right answer, late.
-wrong: the right length, other bytes. lost: the server acts, its answer is cut off.
+503, 500, 429, 403, 409: this answer, the server never asked. reset, down: the connection is cut before
+anything is said. stall: half a body, then silence. short: half a body, then the end. delayed: the right
+answer, late. wrong: the right length, other bytes. lost: the server acts, its answer is cut off. late: the
+connection is cut, and the server gets the request a few requests later, or when ``land`` is called. twice: it
+gets the request now, and once more like that. held: the server hears of it when the test lets go. unanswered:
+the server acts, its answer waits until the test lets go.
 """
 
 TRANSIENT: tuple[Fault, ...] = ("503", "500", "429", "reset", "short", "delayed")
 _RESET = struct.pack("ii", 1, 0)
 _DELAY_SECONDS = 0.3
+_LATE_REQUESTS = 5
+
+Request = tuple[str, str, bytes, dict[str, str]]
 
 Matches = Callable[[str, str], bool]
 
@@ -36,6 +59,8 @@ class FaultyProxy:
         stalled: set to let stalled connections go; ``close`` sets it.
         seen: method and path of each request that matched, in order.
         injected: the faults that took place.
+        holding: set while a request is held.
+        holds: late requests wait for ``land``, however many follow.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -43,6 +68,11 @@ class FaultyProxy:
         self.seen: list[tuple[str, str]] = []
         self.injected: list[Fault] = []
         self.stalled = threading.Event()
+        self.holding = threading.Event()
+        self._released = threading.Event()
+        self.holds = False
+        self._late: list[tuple[int, Request]] = []
+        self._num_requests = 0
         self._faults: Callable[[int], Fault | None] = lambda _: None
         self._matches: Matches = lambda method, path: True
         self._lock = threading.Lock()
@@ -61,6 +91,7 @@ class FaultyProxy:
 
     def __exit__(self, *_: object) -> None:
         self.stalled.set()
+        self.let_go()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -79,12 +110,54 @@ class FaultyProxy:
             self._faults, self._matches = faults, matching
             self.seen.clear()
             self.injected.clear()
+            self.holding.clear()
+            self._released.clear()
 
     def go_down(self) -> None:
         self.inject(lambda _: "down")
 
     def come_up(self) -> None:
         self.inject(())
+
+    def hold(self) -> None:
+        """Keep a request where it is until ``let_go``."""
+        self.holding.set()
+        self._released.wait(120)
+
+    def let_go(self) -> None:
+        self._released.set()
+
+    def keep_back(self, request: Request) -> None:
+        """Keep a request that the server is to get late."""
+        with self._lock:
+            self._late.append((self._num_requests, request))
+
+    def land(self) -> None:
+        """Let the server have every late request."""
+        self._send_late(before=None)
+
+    def count(self) -> None:
+        """Note a request; those that it is late enough for reach the server before it."""
+        with self._lock:
+            self._num_requests += 1
+            before = self._num_requests - _LATE_REQUESTS
+        if not self.holds:
+            self._send_late(before=before)
+
+    def ask(self, request: Request) -> tuple[int, bytes, dict[str, str]]:
+        """Return the server's status, body and headers."""
+        method, path, body, headers = request
+        with contextlib.closing(http.client.HTTPConnection(*self.upstream, timeout=60)) as connection:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(), dict(answer.getheaders())
+
+    def _send_late(self, *, before: int | None) -> None:
+        with self._lock:
+            due = [request for sent, request in self._late if before is None or sent <= before]
+            self._late = self._late[len(due) :]
+        for request in due:
+            self.ask(request)
 
     def fault_of(self, method: str, path: str) -> Fault | None:
         with self._lock:
@@ -115,30 +188,33 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True
             return
+        self.owner.count()
         fault = self.owner.fault_of(self.command, self.path)
-        if fault in ("reset", "down"):
+        if fault == "held":
+            self.owner.hold()
+        request = (self.command, self.path, body, dict(self.headers.items()))
+        if fault in ("late", "twice"):
+            self.owner.keep_back(request)
+        if fault in ("reset", "down", "late"):
             self._cut()
-        elif fault in ("503", "500", "429", "403"):
+        elif fault in ("503", "500", "429", "403", "409"):
             self._send(int(fault), b"<Error><Code>Injected</Code></Error>", {})
         else:
-            self._forward(body, fault)
+            self._forward(request, fault)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle
 
-    def _forward(self, body: bytes, fault: Fault | None) -> None:
-        connection = http.client.HTTPConnection(*self.owner.upstream, timeout=60)
-        with contextlib.closing(connection):
-            connection.request(self.command, self.path, body, dict(self.headers.items()))
-            answer = connection.getresponse()
-            content = answer.read()
-            headers = dict(answer.getheaders())
+    def _forward(self, request: Request, fault: Fault | None) -> None:
+        status, content, headers = self.owner.ask(request)
         if fault == "lost":
             return self._cut()
+        if fault == "unanswered":
+            self.owner.hold()
         if fault == "delayed":
             time.sleep(_DELAY_SECONDS)
         if fault == "wrong":
             content = bytes(byte ^ 0x5A for byte in content)
-        return self._send(answer.status, content, headers, fault)
+        return self._send(status, content, headers, fault)
 
     def _send(self, status: int, content: bytes, headers: dict[str, str], fault: Fault | None = None) -> None:
         self.send_response_only(status)

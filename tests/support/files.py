@@ -25,3 +25,8 @@ def serving_folder(folder: Path) -> Generator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def from_hexdump(page: str, number: int) -> bytes:
+    lines = page.split("```hexdump\n")[number].split("\n```")[0].splitlines()
+    return bytes.fromhex("".join(line[10:58] for line in lines))

@@ -108,6 +108,10 @@ def test_the_gradient_is_clipped_by_its_global_norm() -> None:
     params = {"w": jnp.zeros(2)}
     params, _ = advance(optimizer, {"w": jnp.array([3.0, 4.0])}, optimizer.init(params), params)
     np.testing.assert_allclose(params["w"], [-0.6, -0.8], rtol=1e-6)
+    start = {"w": jnp.zeros(2)}
+    for gradient in ([0.3, 0.4], [0.0, 0.0]):  # shorter than the limit: as it is
+        params, _ = advance(optimizer, {"w": jnp.array(gradient)}, optimizer.init(start), start)
+        np.testing.assert_allclose(params["w"], -np.array(gradient), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "adafactor"])

@@ -13,7 +13,7 @@ from outlast.objectives.mlm import make_objective
 from outlast.training.config import OptimizerConfig
 from outlast.training.evaluate import evaluate
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
-from outlast.training.state import TrainState, initial_state, restore_state, snapshot
+from outlast.training.state import TrainState, initial_state, restore_state, restore_tree, snapshot
 from outlast.training.step import TrainStep, make_evaluation_step, make_train_step
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -108,6 +108,20 @@ def test_a_restored_state_goes_on_bit_for_bit() -> None:
     resumed = snapshot(fresh_step(restore_state(arrays, fresh), make_batch(1))[0])
     assert list(unbroken) == list(resumed)
     assert all(np.array_equal(unbroken[name], resumed[name]) for name in unbroken)
+
+
+def test_restoring_copies_the_arrays_and_compiles_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Each compilation would delay every start. Nothing else has compiled for these shapes."""
+    arrays = {"a": np.zeros((64, 53), np.float32), "b": np.zeros((64, 59), np.int32)}
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        jax.jit(lambda x: x * 2)(np.zeros((64, 61)))
+        assert "Compiling" in caplog.text  # jax does say it
+        caplog.clear()
+        restored = restore_tree(arrays, arrays)
+        assert "Compiling" not in caplog.text
+    for name, value in arrays.items():
+        value += 1
+        assert not np.any(restored[name])
 
 
 def test_every_array_left_out_of_a_checkpoint_is_noticed() -> None:

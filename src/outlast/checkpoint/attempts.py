@@ -110,6 +110,7 @@ class Attempt:
         self.restored_step = step
         self.restored_commit = commit_name
         self.last_step = step if self.last_step is None else max(step, self.last_step)
+        _log.debug("attempt %d starts from step %d", self.number, step)
 
     def check_owned(self) -> None:
         """Ask the store whether this attempt still owns the run.
@@ -260,6 +261,7 @@ def claim_attempt(
             store.create_or_confirm(claim_name(number), [seal(claim)])
         except ObjectExists:
             continue  # another process claimed in the same moment: see whether it lives
+        _log.debug("attempt %d has claimed the run", number)
         attempt = Attempt(store, number, config=config, clock=clock, report=report, claimed_at=begun)
         if start_heartbeat:
             attempt.start_heartbeat()

@@ -6,6 +6,7 @@ that cannot be read. Nothing is deleted once a later claim exists: what a replac
 may be all that its successor has.
 """
 
+import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.line import DATA, CommitKey, ignored_because, parse_data_name
 from outlast.checkpoint.records import list_keys, read_recorded
 from outlast.storage import Store
+
+_log = logging.getLogger(__name__)
 
 
 class Candidate(NamedTuple):
@@ -139,4 +142,5 @@ class Retention:
             self._delete(name)
 
     def _delete(self, name: str) -> None:
+        _log.debug("deleting %s", name)
         self._store.retry(lambda: self._store.delete(name))

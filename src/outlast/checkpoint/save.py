@@ -92,6 +92,7 @@ class CheckpointWriter:
         self._report = report
         self._retention = Retention(store, config, attempt)
         self._verified: set[CommitKey] = set()
+        self._withdrawn: set[CommitKey] = set()
         self._ranking: Sequence[int] = ()
         self._parent: Parent | None = None
         self._knows_parent = False
@@ -224,14 +225,26 @@ class CheckpointWriter:
             self._losses_seconds = mean_seconds_between_losses(self._attempt.history())
         self._find_parent()
         key = CommitKey(job.step, self._attempt.number)
+        if key in self._withdrawn:
+            # A store may apply the deletion of that name once more, and late: nothing new may have it.
+            raise CheckpointError(
+                f"The checkpoint of step {job.step} was damaged when it was written; this attempt cannot "
+                "commit that step again.",
+                where=key.name,
+                remedy="save another step, or start the run again",
+            )
         prefix = f"{key.data_prefix}{uuid.uuid4().hex}/"
         try:
+            _log.debug("step %d: writing its arrays", job.step)
             commit, content = encode_commit(self._write_parts(job, prefix))
             self._attempt.check_owned()
         except Exception:
             self._discard(prefix)  # no commit can name it
+            self._raise_if_replaced()  # a successor takes what is not committed away, under our hands
             raise
+        _log.debug("step %d: committing", job.step)
         commit = self._commit(commit, content, prefix)
+        _log.debug("step %d: committed", job.step)
         is_right = not self._config.verify_after_save or self._verify(commit)
         self._attempt.check_owned()  # only now it is certain that every later attempt will see this commit
         self.num_committed += 1
@@ -240,6 +253,15 @@ class CheckpointWriter:
         if is_right:
             self._verified.add(key)
             self._retain()
+        _log.debug("step %d: saved", job.step)
+
+    def _raise_if_replaced(self) -> None:
+        try:
+            self._attempt.check_owned()
+        except Fenced:
+            raise
+        except OutlastError:
+            return  # the store does not say; what went wrong before is the better answer
 
     def _retain(self) -> None:
         try:
@@ -294,12 +316,15 @@ class CheckpointWriter:
         """
         try:
             problems = verify_commit(self._store, commit.name)
+        except ObjectNotFound:
+            problems = [f"{commit.name} is gone"]
         except OutlastError as error:
             self._report(f"the checkpoint {commit.name} could not be read back: {error}")
             return False
         if not problems:
             return True
         self._attempt.check_owned()
+        self._withdrawn.add(commit.key)
         self._store.retry(lambda: self._store.delete(commit.name))
         self._discard(commit.key.data_prefix)
         raise DamagedCheckpoint(

@@ -22,6 +22,17 @@ class CorpusConfig:
     """For text: what a document is, a block of lines between blank lines, or a whole file."""
     text_field: str = "text"
     """The field (jsonl) or column (parquet, huggingface) that holds the text."""
+    markup: Literal["none", "wiki40b", "aozora"] = "none"
+    """Marks in the text: those of wiki40b (`_START_ARTICLE_` begins a document, in text files too) or of
+    Aozora Bunko's books."""
+    keep_titles: bool = True
+    """With markup: whether titles of articles and sections, or title and author of a book, are text."""
+    ruby: Literal["base", "keep"] = "base"
+    """With markup = "aozora": drop the readings 《...》, or keep them as they are written."""
+    sentences: Literal["none", "lines", "rules"] = "none"
+    """What a sentence is: nothing is divided; every line of a document is one; or lines are divided by rules
+    for Chinese, Japanese and spaced languages. Each sentence is then encoded by itself, and the shards tell
+    where it begins."""
     encoding: str = "utf-8"
     """For text and jsonl: any text encoding that Python knows; auto detects it, file by file."""
     undecodable: Literal["error", "replace"] = "error"
@@ -55,6 +66,14 @@ class CorpusConfig:
                 ) from None
         if self.documents == "file" and self.format != "text":
             raise ValueError(f'documents = "file" goes with format = "text", not with {self.format!r}')
+        if self.markup != "none" and self.format == "text":
+            wanted = "file" if self.markup == "aozora" else "blank_line"
+            if self.documents != wanted:
+                raise ValueError(f'markup = "{self.markup}" in text files goes with documents = "{wanted}"')
+        if self.markup == "none" and not self.keep_titles:
+            raise ValueError("keep_titles = false needs a markup that tells the titles")
+        if self.markup != "aozora" and self.ruby != "base":
+            raise ValueError(f'ruby = {self.ruby!r} needs markup = "aozora"')
         for key in ("path", "validation_path"):
             value = getattr(self, key)
             paths = (value,) if isinstance(value, str) else value

@@ -7,7 +7,7 @@ pieces together hold every document once, however many pieces there are (docs/de
 
 import bisect
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from outlast.corpus.compressed import is_compressed, open_binary
@@ -63,6 +63,23 @@ class Extent:
 
 
 Piece = tuple[Extent, ...]
+
+Count = Callable[[int, int, int], None]
+"""Told how many documents, text bytes and tokens have been added, for the progress line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceJob:
+    """One piece: its extents of the corpus, and of the held-out corpus where that lies apart."""
+
+    piece: int
+    extents: Piece
+    held_out: Piece
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk."""
+        return sum(extent.size_bytes for extent in (*self.extents, *self.held_out))
 
 
 def list_corpus(config: CorpusConfig, *, held_out: bool = False) -> tuple[CorpusFile, ...]:

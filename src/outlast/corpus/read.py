@@ -1,7 +1,7 @@
 """The documents of a piece of the corpus, and the split each belongs to.
 
 In: a ``CorpusConfig`` and ``Extent``s. Out: text, each document once, in a fixed order; "\\r\\n" has become
-"\\n", nothing else is changed. Empty documents are left out and counted.
+"\\n", marks are read where there are some, nothing else is changed. Empty documents are left out and counted.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally, Undecodable
+from outlast.corpus.markup import markup_reader
 from outlast.corpus.plan import CorpusFile, Extent
 from outlast.corpus.text import read_text, too_long
 from outlast.errors import CorpusError
@@ -24,21 +25,34 @@ def read_documents(config: CorpusConfig, extents: Iterable[Extent], tally: Tally
         (unless
             they are to be replaced), a record without text, a document that is too long.
     """
+    read_marks = markup_reader(config)
     for extent in extents:
         for text, place in _read_extent(config, extent, tally):
-            document = text.replace("\r\n", "\n")
-            num_bytes = len(document) if document.isascii() else _utf8_bytes(document)
+            whole = text.replace("\r\n", "\n")
+            num_bytes = _utf8_bytes(whole)
             if num_bytes < 0:
-                document = _without_surrogates(config, document, extent.file.name, place, tally)
-                num_bytes = len(document.encode())
+                whole = _without_surrogates(config, whole, extent.file.name, place, tally)
+                num_bytes = len(whole.encode())
             if num_bytes > config.max_document_bytes:
                 raise too_long(config.max_document_bytes, place)
-            if not document.strip():
-                tally.empty_documents += 1
-                continue
-            tally.documents += 1
-            tally.text_bytes += num_bytes
-            yield document
+            for document in read_marks(whole) if read_marks else (whole,):
+                if not document.strip():
+                    tally.empty_documents += 1
+                    continue
+                tally.documents += 1
+                tally.text_bytes += _utf8_bytes(document) if read_marks else num_bytes
+                yield document
+
+
+def read_splits(
+    config: CorpusConfig, extents: Iterable[Extent], held_out: Iterable[Extent], tally: Tally
+) -> Iterator[tuple[str, str]]:
+    """Yield (split, document) of extents of ``path``, then of ``validation_path``. Raises CorpusError."""
+    choose = split_chooser(config)
+    for document in read_documents(config, extents, tally):
+        yield choose(document), document
+    for document in read_documents(config, held_out, tally):
+        yield "validation", document
 
 
 def split_chooser(config: CorpusConfig) -> Callable[[str], str]:
@@ -89,7 +103,7 @@ def _check_unchanged(file: CorpusFile) -> None:
 def _utf8_bytes(document: str) -> int:
     """Return the length in UTF-8, or -1 where the text cannot be encoded."""
     try:
-        return len(document.encode())
+        return len(document) if document.isascii() else len(document.encode())
     except UnicodeEncodeError:
         return -1
 

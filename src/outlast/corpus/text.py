@@ -1,4 +1,4 @@
-"""Documents from text files: blocks between blank lines, whole files, or JSON lines.
+"""Documents from text files: blocks between blank lines, marked articles, whole files, or JSON lines.
 
 In: an ``Extent`` of a file. Out: the documents whose first byte lies in it, each with its place. The reader
 begins at any byte: it looks back to learn whether it stands inside a document, and reads its last document
@@ -14,11 +14,14 @@ from typing import Any, cast
 from outlast.corpus.compressed import open_binary
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Decoder, Tally, is_byte_aligned
+from outlast.corpus.markup import ARTICLE
 from outlast.corpus.plan import Extent
 from outlast.errors import CorpusError
 
 _BLOCK_BYTES = 2**16
+_LINE_END = 2
 _MARK = "\ufeff"
+_ARTICLE = ARTICLE.encode()
 
 Place = Callable[[], str]
 
@@ -40,7 +43,8 @@ def read_text(config: CorpusConfig, extent: Extent, tally: Tally) -> Iterator[tu
             content = lines.rest()
             yield _text(decoder, content, 0), file.name
         else:
-            for offset, content in _blocks(lines, end):
+            find = _articles if config.markup == "wiki40b" else _blocks
+            for offset, content in find(lines, end):
                 yield _text(decoder, content, offset), f"{file.name}, byte {offset}"
 
 
@@ -117,6 +121,52 @@ def _blocks(lines: _Lines, end: int | None) -> Iterator[tuple[int, bytes]]:
         yield offset, _without_line_end(b"".join(block))
 
 
+def _articles(lines: _Lines, end: int | None) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) of the articles whose first line, the mark, begins before ``end``.
+
+    What stands before the first mark of a file is an article too, where it is more than white space.
+    """
+    if lines.position:
+        _to_article(lines, end)
+    offset, size = lines.position, 0
+    article: list[bytes] = []
+    while size or _before(lines, end):
+        begin = lines.position
+        line = lines.next()
+        if not line or line.lstrip().startswith(_ARTICLE):
+            if b"".join(article).strip():
+                yield offset, b"".join(article)
+            if not line or not _is_before(begin, end):
+                return
+            offset, size, article = begin, 0, []
+        article.append(line)
+        size += len(line)
+        if size > lines.limit + _LINE_END and line.strip():
+            raise too_long(lines.limit, f"{lines.where}, byte {offset}")
+
+
+def _to_article(lines: _Lines, end: int | None) -> None:
+    """Go on to the next line that begins an article, or to ``end``."""
+    _to_line(lines)
+    while _before(lines, end):
+        begin = lines.position
+        head = lines.source.readline(_BLOCK_BYTES)
+        if not head or head.lstrip().startswith(_ARTICLE):
+            lines.source.seek(begin)
+            return
+        lines.position += len(head)
+        if not head.endswith(b"\n"):
+            lines.skip()
+
+
+def _to_line(lines: _Lines) -> None:
+    """Go on from anywhere in a line to the next one; the beginning of a line is where it is."""
+    if lines.position:
+        lines.source.seek(lines.position - 1)
+        if lines.source.read(1) != b"\n":
+            lines.skip()
+
+
 def _begins_inside(lines: _Lines) -> bool:
     """Return whether the line at the position goes on with a document that began before it.
 
@@ -153,11 +203,7 @@ def _look_back(source: io.BufferedIOBase, start: int) -> tuple[int, bool]:
 def _read_json_lines(
     config: CorpusConfig, lines: _Lines, end: int | None, decoder: Decoder
 ) -> Iterator[tuple[str, str]]:
-    if lines.position:
-        lines.source.seek(lines.position - 1)
-        at_line = lines.source.read(1) == b"\n"
-        if not at_line:
-            lines.skip()
+    _to_line(lines)
     number = 0
     begin = lines.position
     while _before(lines, end):
@@ -221,7 +267,11 @@ def _text(decoder: Decoder, content: bytes, offset: int) -> str:
 
 
 def _before(lines: _Lines, end: int | None) -> bool:
-    return end is None or lines.position < end
+    return _is_before(lines.position, end)
+
+
+def _is_before(position: int, end: int | None) -> bool:
+    return end is None or position < end
 
 
 def _without_line_end(block: bytes) -> bytes:

@@ -20,16 +20,21 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from outlast.errors import ConfigError, OutlastError
-from outlast.huggingface.load import CONFIG_NAME, WEIGHTS_NAME
+from outlast.huggingface.load import CONFIG_NAME, MODEL_TYPES, SPARSE_KEY, WEIGHTS_NAME
 from outlast.huggingface.names import to_huggingface
 from outlast.models.architectures import ARCHITECTURES
-from outlast.models.config import ArchitectureName, EncoderConfig
+from outlast.models.config import Alternating, ArchitectureName, BlockSparse, EncoderConfig
 
 PROVENANCE_NAME = "outlast.json"
 FORMAT = "outlast-export"
 VERSION = 1
 
-_CLASSES: dict[ArchitectureName, str] = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM"}
+_CLASSES: dict[ArchitectureName, str] = {
+    "bert": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
+    "bigbird": "BigBirdForMaskedLM",
+    "modernbert": "ModernBertForMaskedLM",
+}
 
 
 def export_model(
@@ -93,26 +98,72 @@ def huggingface_config(config: EncoderConfig, special_ids: Mapping[str, int]) ->
     transformers computes RoBERTa's positions from ``pad_token_id``, so that id and a table that begins
     behind it make it read the rows that were trained.
     """
-    return {
+    common = {
         "architectures": [_CLASSES[config.architecture]],
-        "model_type": config.architecture,
+        "model_type": MODEL_TYPES[config.architecture],
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
         "intermediate_size": config.intermediate_size,
-        "hidden_act": config.activation,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
         "max_position_embeddings": config.num_position_rows,
-        "type_vocab_size": config.type_vocab_size,
         "initializer_range": config.initializer_range,
-        "layer_norm_eps": config.layer_norm_epsilon,
         "pad_token_id": config.pad_id,
         "bos_token_id": special_ids.get("cls"),
         "eos_token_id": special_ids.get("sep"),
         "tie_word_embeddings": True,
         "dtype": "float32",
+    }
+    if config.alternating is not None:
+        return common | _modernbert_config(config, config.alternating, special_ids)
+    bert = {
+        "hidden_act": config.activation,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "type_vocab_size": config.type_vocab_size,
+        "layer_norm_eps": config.layer_norm_epsilon,
+    }
+    return common | bert | (_bigbird_config(config.sparse) if config.architecture == "bigbird" else {})
+
+
+def _modernbert_config(
+    config: EncoderConfig, alternating: Alternating, special_ids: Mapping[str, int]
+) -> dict[str, Any]:
+    every, rope = alternating.global_every, {"rope_type": "default"}
+    return {
+        "hidden_activation": config.activation,
+        "classifier_activation": config.activation,
+        "embedding_dropout": config.dropout,
+        "mlp_dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "norm_eps": config.layer_norm_epsilon,
+        "layer_types": [
+            "sliding_attention" if layer % every else "full_attention" for layer in range(config.num_layers)
+        ],
+        "local_attention": 2 * alternating.local_reach,
+        "rope_parameters": {
+            "full_attention": {**rope, "rope_theta": alternating.global_theta},
+            "sliding_attention": {**rope, "rope_theta": alternating.local_theta},
+        },
+        "cls_token_id": special_ids.get("cls"),
+        "sep_token_id": special_ids.get("sep"),
+    }
+
+
+def _bigbird_config(sparse: BlockSparse | None) -> dict[str, Any]:
+    if sparse is None:
+        return {"attention_type": "original_full"}
+    return {
+        "attention_type": "block_sparse",
+        "block_size": sparse.block_size,
+        "num_random_blocks": sparse.num_random_blocks,
+        "rescale_embeddings": False,
+        "use_bias": True,
+        SPARSE_KEY: {
+            "random_block_seed": sparse.random_block_seed,
+            "random_blocks": sparse.random_blocks,
+            "evaluation_random_blocks": sparse.evaluation_random_blocks,
+        },
     }
 
 
@@ -128,7 +179,7 @@ def model_card(name: str, config: EncoderConfig, num_parameters: int, provenance
 library_name: transformers
 pipeline_tag: fill-mask
 tags:
-- {config.architecture}
+- {MODEL_TYPES[config.architecture]}
 - outlast
 ---
 

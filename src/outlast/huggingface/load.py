@@ -1,6 +1,6 @@
 """Weights in Hugging Face's format, into our parameters.
 
-In: a folder with ``config.json`` and ``model.safetensors`` of a BERT or RoBERTa model. Out: an
+In: a folder with ``config.json`` and ``model.safetensors`` of a model that we have. Out: an
 ``EncoderConfig`` and a flat dict of numpy arrays. Pickled weights (``pytorch_model.bin``) are refused,
 because reading a pickle runs whatever code is in it.
 """
@@ -8,7 +8,7 @@ because reading a pickle runs whatever code is in it.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import safetensors
@@ -16,10 +16,21 @@ import safetensors
 from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.names import NamedArrays, from_huggingface
 from outlast.models.architectures import ARCHITECTURES
-from outlast.models.config import FAMILIES, ArchitectureName, EncoderConfig, check_encoder
+from outlast.models.config import (
+    FAMILIES,
+    ActivationName,
+    Alternating,
+    ArchitectureName,
+    BlockSparse,
+    EncoderConfig,
+    check_encoder,
+)
 
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
+
+SPARSE_KEY = "outlast_random_blocks"
+"""Key of ``config.json`` for what transformers has no key for; it ignores the key."""
 
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 """Layer norms in checkpoints converted from TensorFlow before 2020."""
@@ -64,23 +75,42 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
     if not isinstance(found, dict):
         raise OutlastError("The configuration is not a JSON object.", where=str(path))
     values = cast(dict[str, Any], found)
-    family = values.get("model_type")
-    if family not in FAMILIES:
+    model_type = values.get("model_type")
+    architecture = _ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
+    if architecture is None:
         raise ConfigError(
-            f"The model type {family!r} is not known.",
+            f"The model type {model_type!r} is not known.",
             where=str(path),
-            expected="one of " + ", ".join(FAMILIES),
+            expected="one of " + ", ".join(_ARCHITECTURES),
         )
     _refuse_variants(values, str(path))
-    return _encoder_config(values, family, str(path))
+    return _encoder_config(values, architecture, str(path))
 
+
+MODEL_TYPES: dict[ArchitectureName, str] = {
+    "bert": "bert",
+    "roberta": "roberta",
+    "bigbird": "big_bird",
+    "modernbert": "modernbert",
+}
+"""Hugging Face's names of the architectures."""
+
+_ARCHITECTURES: dict[str, ArchitectureName] = {
+    model_type: architecture for architecture, model_type in MODEL_TYPES.items()
+}
 
 _VARIANTS: dict[str, Any] = {
-    "hidden_act": "gelu",
+    "rescale_embeddings": False,
+    "use_bias": True,
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "norm_bias": False,
+    "classifier_bias": False,
+    "decoder_bias": True,
 }
 """Keys whose other values mean a computation we do not do. An absent key means the value here."""
 
@@ -93,38 +123,133 @@ def _refuse_variants(values: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _encoder_config(values: Mapping[str, Any], architecture: ArchitectureName, where: str) -> EncoderConfig:
-    def number(key: str, kind: type[int] | type[float], smallest: float) -> Any:
-        value = values.get(key)
+class _Reader:
+    """The values of a ``config.json``, checked as they are asked for."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values = values
+        self.where = where
+
+    def number(self, key: str, kind: type[int] | type[float], smallest: float) -> Any:
+        value = self.values.get(key)
         right = isinstance(value, int | float) and not isinstance(value, bool)
-        if not right or (kind is int and not isinstance(value, int)) or cast(float, value) < smallest:
+        in_range = right and smallest <= cast(float, value) < float("inf")  # which NaN never is
+        if not in_range or (kind is int and not isinstance(value, int)):
             raise ConfigError(
-                f"{key} is {value!r}.", where=where, expected=f"{kind.__name__} of {smallest} or more"
+                f"{key} is {value!r}.", where=self.where, expected=f"{kind.__name__} of {smallest} or more"
             )
         return value
 
-    family = FAMILIES[architecture]
-    pad_id = number("pad_token_id", int, 0)
+    def choice(self, key: str, default: Any, choices: tuple[Any, ...]) -> Any:
+        value = self.values.get(key, default)
+        if value not in choices:
+            raise ConfigError(
+                f"{key} = {value!r} is not supported.",
+                where=self.where,
+                expected="one of " + ", ".join(map(str, choices)),
+            )
+        return value
+
+
+def _encoder_config(values: Mapping[str, Any], architecture: ArchitectureName, where: str) -> EncoderConfig:
+    family, read = FAMILIES[architecture], _Reader(values, where)
+    modern = architecture == "modernbert"
+    pad_id = read.number("pad_token_id", int, 0)
     offset = pad_id + 1 if family.position_rule == "after_pad" else 0
+    activation = "hidden_activation" if modern else "hidden_act"
     config = EncoderConfig(
         architecture=architecture,
-        vocab_size=number("vocab_size", int, 1),
-        num_layers=number("num_hidden_layers", int, 1),
-        hidden_size=number("hidden_size", int, 1),
-        num_heads=number("num_attention_heads", int, 1),
-        intermediate_size=number("intermediate_size", int, 1),
-        max_positions=number("max_position_embeddings", int, offset + 1) - offset,
-        type_vocab_size=number("type_vocab_size", int, 1),
+        vocab_size=read.number("vocab_size", int, 1),
+        num_layers=read.number("num_hidden_layers", int, 1),
+        hidden_size=read.number("hidden_size", int, 1),
+        num_heads=read.number("num_attention_heads", int, 1),
+        intermediate_size=read.number("intermediate_size", int, 1),
+        max_positions=read.number("max_position_embeddings", int, offset + 1) - offset,
+        type_vocab_size=1 if modern else read.number("type_vocab_size", int, 1),
         pad_id=pad_id,
         position_rule=family.position_rule,
-        dropout=number("hidden_dropout_prob", float, 0),
-        attention_dropout=number("attention_probs_dropout_prob", float, 0),
-        layer_norm_epsilon=number("layer_norm_eps", float, 0),
-        initializer_range=number("initializer_range", float, 0),
-        activation="gelu",
+        dropout=read.number("mlp_dropout" if modern else "hidden_dropout_prob", float, 0),
+        attention_dropout=read.number(
+            "attention_dropout" if modern else "attention_probs_dropout_prob", float, 0
+        ),
+        layer_norm_epsilon=read.number("norm_eps" if modern else "layer_norm_eps", float, 0),
+        initializer_range=read.number("initializer_range", float, 0),
+        activation=read.choice(activation, family.activation, get_args(ActivationName)),
+        sparse=_sparse(values, where) if architecture == "bigbird" else None,
+        alternating=_alternating(read) if modern else None,
     )
     check_encoder(config, where=where)
     return config
+
+
+def _alternating(read: _Reader) -> Alternating:
+    """Return ModernBERT's pattern, from the keys of transformers 5 or those of the hub's older files."""
+    values, where = read.values, read.where
+    read.choice("embedding_dropout", values.get("mlp_dropout"), (values.get("mlp_dropout"),))
+    activation = values.get("hidden_activation", "gelu")
+    read.choice("classifier_activation", activation, (activation,))
+    num_layers = read.number("num_hidden_layers", int, 1)
+    kinds = values.get("layer_types")
+    if kinds is None:
+        every = read.number("global_attn_every_n_layers", int, 1)
+    else:
+        every = next((i for i in range(1, num_layers) if kinds[i : i + 1] == [_GLOBAL]), num_layers)
+        if kinds != [_LOCAL if i % every else _GLOBAL for i in range(num_layers)]:
+            raise ConfigError(
+                "layer_types is no regular pattern.",
+                where=where,
+                expected=f"{_GLOBAL} in the first of every so many layers, {_LOCAL} in the others",
+            )
+    return Alternating(
+        global_every=every,
+        local_reach=read.number("local_attention", int, 2) // 2,
+        global_theta=_theta(read, _GLOBAL, "global_rope_theta"),
+        local_theta=_theta(read, _LOCAL, "local_rope_theta"),
+    )
+
+
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+
+
+def _theta(read: _Reader, kind: str, old_key: str) -> float:
+    rope = read.values.get("rope_parameters")
+    if rope is None:
+        return float(read.number(old_key, float, 1))
+    if not isinstance(rope, dict) or not isinstance(cast(dict[str, Any], rope).get(kind), dict):
+        raise ConfigError(f"rope_parameters has no {kind}.", where=read.where)
+    of_kind = _Reader(cast(dict[str, Any], rope)[kind], f"{read.where}: rope_parameters.{kind}")
+    of_kind.choice("rope_type", "default", ("default",))
+    return float(of_kind.number("rope_theta", float, 1))
+
+
+def _sparse(values: Mapping[str, Any], where: str) -> BlockSparse | None:
+    """Return BigBird's pattern: our own where ``outlast`` says so, else what transformers computes."""
+    kind = values.get("attention_type", "block_sparse")
+    if kind == "original_full":
+        return None
+    if kind != "block_sparse":
+        raise ConfigError(
+            f"attention_type = {kind!r} is not known.", where=where, expected="block_sparse or original_full"
+        )
+    ours = values.get(SPARSE_KEY)
+    library: dict[str, Any] = {
+        "random_block_seed": 0,
+        "random_blocks": "transformers",
+        "evaluation_random_blocks": "first_block",
+    }
+    try:
+        return BlockSparse(
+            block_size=int(values["block_size"]),
+            num_random_blocks=int(values["num_random_blocks"]),
+            simulated=False,
+            **(ours if isinstance(ours, dict) else library),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"The pattern of sparse attention is damaged: {error!r}.",
+            where=where,
+            expected="block_size, num_random_blocks" + (f" and a whole {SPARSE_KEY}" if ours else ""),
+        ) from None
 
 
 def _read_tensors(folder: Path) -> NamedArrays:

@@ -70,7 +70,7 @@ def _places(param: Param) -> Iterator[tuple[str, int | None]]:
         yield param.hf, None
         return
     for layer in range(param.shape[param.logical_axes.index(LAYERS_AXIS)]):
-        yield param.hf.format(layer=layer), layer
+        yield param.hf.format(layer=param.first_layer + layer), layer
 
 
 def _check_names(expected: set[str], found: set[str]) -> None:

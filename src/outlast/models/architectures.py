@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jax import Array
 
-from outlast.models import bert
+from outlast.models import bert, modernbert
 from outlast.models.config import ArchitectureName, EncoderConfig
 from outlast.models.params import ParamTable
 
@@ -27,4 +27,16 @@ _BERT = Architecture(
     predict_tokens=bert.predict_tokens,
 )
 
-ARCHITECTURES: dict[ArchitectureName, Architecture] = {"bert": _BERT, "roberta": _BERT}
+_MODERNBERT = Architecture(
+    param_table=modernbert.param_table,
+    encode=modernbert.encode,
+    encode_all=modernbert.encode_all,
+    predict_tokens=modernbert.predict_tokens,
+)
+
+ARCHITECTURES: dict[ArchitectureName, Architecture] = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "bigbird": _BERT,
+    "modernbert": _MODERNBERT,
+}

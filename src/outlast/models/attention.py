@@ -11,7 +11,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Int, Integer
 
 from outlast.models.layers import dropout
 from outlast.models.randomness import RowKeys
@@ -20,7 +20,7 @@ AttentionMask: TypeAlias = Integer[Array, "b l"] | Bool[Array, "b l"]
 """1 or True for real tokens."""
 
 
-def key_bias(attention_mask: AttentionMask) -> Float[Array, "b l"]:
+def key_bias(attention_mask: Integer[Array, "*rows m"] | Bool[Array, "*rows m"]) -> Float[Array, "*rows m"]:
     """Return 0 where the mask is set and the lowest float32 elsewhere.
 
     Not minus infinity: a row without any real token then attends evenly to all of it instead of giving NaN.
@@ -29,25 +29,42 @@ def key_bias(attention_mask: AttentionMask) -> Float[Array, "b l"]:
     return jnp.where(attention_mask.astype(jnp.bool_), jnp.float32(0), lowest)
 
 
+def pair_bias(
+    attention_mask: AttentionMask | None, segment_ids: Int[Array, "b l"] | None
+) -> Float[Array, "b q m"] | None:
+    """Return what is added to the scores, q being 1 where it is the same for all queries; None: nothing.
+
+    Args:
+        attention_mask: keys that may be attended to; None: all.
+        segment_ids: a position attends to its own segment only; None: to all.
+    """
+    if segment_ids is None:
+        return None if attention_mask is None else key_bias(attention_mask)[:, None, :]
+    seen = segment_ids[:, :, None] == segment_ids[:, None, :]
+    if attention_mask is not None:
+        seen = seen & attention_mask.astype(jnp.bool_)[:, None, :]
+    return key_bias(seen)
+
+
 def attend(
     query: Float[Array, "b l h k"],
     key: Float[Array, "b m h k"],
     value: Float[Array, "b m h k"],
     *,
-    bias: Float[Array, "b m"] | None,
+    bias: Float[Array, "b q m"] | None,
     dropout_keys: RowKeys | None,
     dropout_rate: float,
 ) -> Float[Array, "b l h k"]:
     """Return softmax(query . key / sqrt(k) + bias) . value.
 
     Args:
-        bias: added to the scores of each key position; None where every position is real.
+        bias: added to the scores, as ``pair_bias`` makes it.
         dropout_keys: for dropout on the probabilities; None for none.
     """
     scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     scores = jnp.einsum("blhk,bmhk->bhlm", query * scale, key, preferred_element_type=jnp.float32)
     if bias is not None:
-        scores = scores + bias[:, None, None, :]
+        scores = scores + bias[:, None]
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     probabilities = dropout(probabilities, dropout_keys, dropout_rate)
     return jnp.einsum("bhlm,bmhk->blhk", probabilities, value)

@@ -1,14 +1,18 @@
-"""BERT (Devlin et al., 2019) and RoBERTa (Liu et al., 2019): post-norm encoders with learned positions.
+"""BERT (Devlin et al., 2019), RoBERTa (Liu et al., 2019), BigBird (Zaheer et al., 2020): post-norm encoders
+with learned positions.
 
 In: ``input_ids`` and what goes with them. Out: hidden states, and logits over the vocabulary at chosen
-positions. The two differ in the numbers of ``EncoderConfig`` and in Hugging Face's names only. Checked
-against transformers' ``modeling_bert.py`` and ``modeling_roberta.py`` (tests/parity).
+positions. They differ in the numbers of ``EncoderConfig``, in Hugging Face's names, and BigBird in its
+attention. Checked against transformers' ``modeling_bert.py``, ``modeling_roberta.py`` and
+``modeling_big_bird.py`` (tests/parity). BigBird drops out its embeddings before their norm in the original,
+after it here, as BERT.
 
 Letters: b row, l position, d hidden, f intermediate, h head, k size of a head, p prediction, v vocabulary,
 n layer.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +20,12 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from outlast.models.attention import AttentionMask, attend, key_bias
+from outlast.models.attention import AttentionMask, attend, pair_bias
+from outlast.models.block_sparse import block_sparse_attend, is_sparse, simulated_sparse_attend
 from outlast.models.config import EncoderConfig
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
+from outlast.models.random_blocks import first_block_table, random_block_table
 from outlast.models.randomness import RowKeys, fold
 
 Remat = Literal["none", "selective", "layer"]
@@ -33,11 +39,13 @@ class EncoderInputs(NamedTuple):
     attention_mask: AttentionMask | None = None
     token_type_ids: Int[Array, "b l"] | None = None
     position_ids: Int[Array, "b l"] | None = None
+    segment_ids: Int[Array, "b l"] | None = None
+    """Which document of a packed row; None: one. Only ModernBERT keeps segments apart."""
 
 
 def param_table(config: EncoderConfig) -> ParamTable:
     """Declare the parameters of an encoder with its masked-LM head."""
-    d, prefix = config.hidden_size, config.architecture
+    d, prefix = config.hidden_size, _PREFIXES[config.architecture]
     names = _HEAD_NAMES[config.architecture]
     return {
         "embeddings": {
@@ -128,12 +136,15 @@ class _HeadNames(NamedTuple):
     bias: str
 
 
+_BERT_HEAD = _HeadNames(
+    "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+)
 _HEAD_NAMES = {
-    "bert": _HeadNames(
-        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
-    ),
+    "bert": _BERT_HEAD,
+    "bigbird": _BERT_HEAD,
     "roberta": _HeadNames("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
 }
+_PREFIXES = {"bert": "bert", "bigbird": "bert", "roberta": "roberta"}
 
 
 def _run(
@@ -146,21 +157,54 @@ def _run(
     *,
     keep_all: bool,
 ) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"] | None]:
-    bias = None if inputs.attention_mask is None else key_bias(inputs.attention_mask)
     hidden = _embed(params["embeddings"], inputs, config, dropout_keys, compute_dtype)
+    random_blocks = _random_blocks(config, inputs.input_ids.shape[1], train=dropout_keys is not None)
 
-    def layer(hidden: Array, scanned: tuple[Params, Array]) -> tuple[Array, Array | None]:
-        layer_params, index = scanned
+    def layer(hidden: Array, scanned: tuple[Params, Array, Array | None]) -> tuple[Array, Array | None]:
+        layer_params, index, layer_blocks = scanned
         keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
-        hidden = _layer(layer_params, hidden, bias, config, keys)
+        attention = _Attention(inputs.attention_mask, layer_blocks)
+        hidden = _layer(layer_params, hidden, attention, config, keys)
         return hidden, hidden if keep_all else None
 
-    if remat == "layer":
-        layer = jax.checkpoint(layer, prevent_cse=False)
-    elif remat == "selective":
-        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
-    return jax.lax.scan(layer, hidden, (params["layers"], jnp.arange(config.num_layers)))
+    return jax.lax.scan(
+        rematerialised(layer, remat), hidden, (params["layers"], jnp.arange(config.num_layers), random_blocks)
+    )
+
+
+def rematerialised(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    """Return a layer's function, wrapped as the policy says. For the body of a scan."""
+    if remat == "none":
+        return layer
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "selective" else None
+    return jax.checkpoint(layer, prevent_cse=False, policy=policy)
+
+
+class _Attention(NamedTuple):
+    """What a layer's attention depends on beside its input."""
+
+    mask: AttentionMask | None
+    random_blocks: Int[Array, "h n-2 r"] | None
+    """None: full attention."""
+
+
+def _random_blocks(config: EncoderConfig, length: int, *, train: bool) -> Int[Array, "n h blocks r"] | None:
+    """Return the random key blocks of every layer, None where attention is full."""
+    sparse = config.sparse
+    if sparse is None or not is_sparse(
+        length, block_size=sparse.block_size, num_random_blocks=sparse.num_random_blocks
+    ):
+        return None
+    table = random_block_table(
+        sparse,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_blocks=-(-length // sparse.block_size),
+        max_positions=config.max_positions,
+    )
+    if not train and sparse.evaluation_random_blocks == "first_block":
+        table = first_block_table(table)
+    return jnp.asarray(table)
 
 
 def _embed(
@@ -188,7 +232,7 @@ def _embed(
 def _layer(
     params: Params,
     x: Float[Array, "b l d"],
-    bias: Float[Array, "b l"] | None,
+    context: _Attention,
     config: EncoderConfig,
     keys: RowKeys | None,
 ) -> Float[Array, "b l d"]:
@@ -201,13 +245,8 @@ def _layer(
 
     with jax.named_scope("attention"):
         query, key, value = (dense(x, attention[name]).reshape(heads) for name in ("query", "key", "value"))
-        mixed = attend(
-            query,
-            key,
-            value,
-            bias=bias,
-            dropout_keys=None if keys is None else fold(keys, "probabilities"),
-            dropout_rate=config.attention_dropout,
+        mixed = _mix(
+            query, key, value, context, config, None if keys is None else fold(keys, "probabilities")
         )
         mixed = dense(mixed.reshape(x.shape), attention["output"])
         x = layer_norm(x + drop(mixed, "attention"), attention["norm"], epsilon)
@@ -215,6 +254,29 @@ def _layer(
         inner = ACTIVATIONS[config.activation](dense(x, feed_forward["inner"]))
         inner = dense(inner, feed_forward["output"])
         return layer_norm(x + drop(inner, "feed_forward"), feed_forward["norm"], epsilon)
+
+
+def _mix(
+    query: Float[Array, "b l h k"],
+    key: Float[Array, "b l h k"],
+    value: Float[Array, "b l h k"],
+    context: _Attention,
+    config: EncoderConfig,
+    keys: RowKeys | None,
+) -> Float[Array, "b l h k"]:
+    """The attention that the model's configuration and the length ask for."""
+    if config.sparse is None or context.random_blocks is None:
+        bias = pair_bias(context.mask, None)
+        return attend(query, key, value, bias=bias, dropout_keys=keys, dropout_rate=config.attention_dropout)
+    sparse_attend = simulated_sparse_attend if config.sparse.simulated else block_sparse_attend
+    return sparse_attend(
+        query,
+        key,
+        value,
+        attention_mask=context.mask,
+        random_blocks=context.random_blocks,
+        block_size=config.sparse.block_size,
+    )
 
 
 def _layer_table(config: EncoderConfig, hf: str) -> ParamTable:

@@ -7,17 +7,20 @@ need. No jax here, so a recipe is checked on any machine.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from outlast.config import table
 from outlast.errors import ConfigError
 
-ArchitectureName = Literal["roberta", "bert"]
+ArchitectureName = Literal["roberta", "bert", "bigbird", "modernbert"]
 PresetName = Literal["tiny", "small", "base", "large"]
-ActivationName = Literal["gelu"]
-PositionRule = Literal["index", "after_pad"]
+ActivationName = Literal["gelu", "gelu_new"]
+PositionRule = Literal["index", "after_pad", "rotary"]
+AttentionName = Literal["full", "block_sparse", "simulated_sparse", "alternating"]
+RandomBlocks = Literal["uniform", "transformers"]
+EvaluationRandomBlocks = Literal["same", "first_block"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +31,26 @@ class Preset:
     intermediate_size: int
 
 
-PRESETS: dict[PresetName, Preset] = {
+_BERT_PRESETS: dict[PresetName, Preset] = {
     "tiny": Preset(num_layers=2, hidden_size=128, num_heads=2, intermediate_size=512),
     "small": Preset(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024),
     "base": Preset(num_layers=12, hidden_size=768, num_heads=12, intermediate_size=3072),
     "large": Preset(num_layers=24, hidden_size=1024, num_heads=16, intermediate_size=4096),
 }
+
+PRESETS: dict[ArchitectureName, dict[PresetName, Preset]] = {
+    "bert": _BERT_PRESETS,
+    "roberta": _BERT_PRESETS,
+    "bigbird": _BERT_PRESETS,
+    # base and large: Warner et al. (2024), table 3; the others are ours.
+    "modernbert": {
+        "tiny": Preset(num_layers=4, hidden_size=128, num_heads=2, intermediate_size=192),
+        "small": Preset(num_layers=7, hidden_size=256, num_heads=4, intermediate_size=384),
+        "base": Preset(num_layers=22, hidden_size=768, num_heads=12, intermediate_size=1152),
+        "large": Preset(num_layers=28, hidden_size=1024, num_heads=16, intermediate_size=2624),
+    },
+}
+"""The sizes of every architecture, by the names a recipe gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +60,28 @@ class Family:
     position_rule: PositionRule
     type_vocab_size: int
     layer_norm_epsilon: float
+    activation: ActivationName = "gelu"
+    attention: AttentionName = "full"
+    dropout: float = 0.1
 
 
 FAMILIES: dict[ArchitectureName, Family] = {
     "roberta": Family(position_rule="after_pad", type_vocab_size=1, layer_norm_epsilon=1e-5),
     "bert": Family(position_rule="index", type_vocab_size=2, layer_norm_epsilon=1e-12),
+    "bigbird": Family(
+        position_rule="index",
+        type_vocab_size=2,
+        layer_norm_epsilon=1e-12,
+        activation="gelu_new",
+        attention="block_sparse",
+    ),
+    "modernbert": Family(
+        position_rule="rotary",
+        type_vocab_size=1,
+        layer_norm_epsilon=1e-5,
+        attention="alternating",
+        dropout=0.0,
+    ),
 }
 
 
@@ -63,16 +97,66 @@ class ModelConfig:
     intermediate_size: int | None = Field(default=None, ge=1)
     max_positions: int = Field(default=512, ge=2)
     """Longest sequence the model can read, special tokens included."""
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout of the embeddings and of both halves of each layer."""
-    attention_dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout of the attention probabilities."""
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout of the embeddings and of both halves of each layer. 0 for modernbert, 0.1 for others where not
+    given."""
+    attention_dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropout of the attention probabilities; for modernbert also of what attention adds. Defaults as
+    dropout."""
     layer_norm_epsilon: float | None = Field(default=None, gt=0)
-    """1e-5 for roberta and 1e-12 for bert where not given."""
+    """1e-5 for roberta and modernbert, 1e-12 for bert and bigbird where not given."""
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the truncated normal the matrices start from."""
-    activation: ActivationName = "gelu"
-    """The exact (erf) form."""
+    activation: ActivationName | None = None
+    """gelu is the exact (erf) form, gelu_new the tanh form. gelu_new for bigbird, gelu for others where not
+    given."""
+    attention: AttentionName | None = None
+    """bigbird: block_sparse (where not given), full, or simulated_sparse, the dense reference of it.
+    modernbert: alternating. Others: full."""
+    block_size: int = Field(default=64, ge=1)
+    """bigbird: positions in a block."""
+    num_random_blocks: int = Field(default=3, ge=0)
+    """bigbird: key blocks drawn for each block of queries."""
+    random_block_seed: int = Field(default=0, ge=0)
+    """bigbird: of the draw, which is part of the model."""
+    random_blocks: RandomBlocks = "uniform"
+    """bigbird: uniform draws from the whole sequence; transformers draws as that library does in training,
+    from the first 1,024 or fewer tokens."""
+    evaluation_random_blocks: EvaluationRandomBlocks = "same"
+    """bigbird: same uses the random blocks in evaluation too; first_block puts block 0 in their place, as
+    transformers does."""
+    local_attention: int = Field(default=128, ge=2, multiple_of=2)
+    """modernbert: width of a local layer's window; half of it lies on either side."""
+    global_every: int = Field(default=3, ge=1)
+    """modernbert: the first of so many layers sees the whole sequence, the others are local."""
+    global_theta: float = Field(default=160_000.0, gt=1)
+    """modernbert: base of the rotary positions in global layers."""
+    local_theta: float = Field(default=10_000.0, gt=1)
+    """modernbert: base of the rotary positions in local layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSparse:
+    """BigBird's pattern of attention (Zaheer et al., 2020); the keys of ``ModelConfig`` of the same names."""
+
+    block_size: int
+    num_random_blocks: int
+    random_block_seed: int
+    random_blocks: RandomBlocks
+    evaluation_random_blocks: EvaluationRandomBlocks
+    simulated: bool
+    """By the dense formula."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternating:
+    """ModernBERT's global and local layers."""
+
+    global_every: int
+    local_reach: int
+    """Positions that a local layer sees on either side."""
+    global_theta: float
+    local_theta: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +173,26 @@ class EncoderConfig:
     type_vocab_size: int
     pad_id: int
     position_rule: PositionRule
-    """``index``: 0, 1, 2, ... ; ``after_pad``: pad_id + 1, pad_id + 2, ... over what is no pad."""
+    """``index``: 0, 1, 2, ... ; ``after_pad``: pad_id + 1, pad_id + 2, ... over what is no pad; ``rotary``:
+    no table."""
     dropout: float
     attention_dropout: float
     layer_norm_epsilon: float
     initializer_range: float
     activation: ActivationName
+    sparse: BlockSparse | None = None
+    """BigBird's pattern; None: full attention."""
+    alternating: Alternating | None = None
+    """ModernBERT's pattern."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
+        """Return the configuration that ``dataclasses.asdict`` wrote."""
+        kinds = {"sparse": BlockSparse, "alternating": Alternating}
+        nested: dict[str, Any] = {
+            key: kind(**values[key]) for key, kind in kinds.items() if values.get(key) is not None
+        }
+        return cls(**{**values, **nested})
 
     @property
     def head_size(self) -> int:
@@ -125,7 +223,8 @@ def resolve_model(
     Raises:
         ConfigError: sizes that do not fit together.
     """
-    preset, family = PRESETS[config.preset], FAMILIES[config.architecture]
+    preset, family = PRESETS[config.architecture][config.preset], FAMILIES[config.architecture]
+    _check_belongs(config)
     if "pad" not in special_ids:
         raise ConfigError(
             "The tokenizer has no pad id.",
@@ -144,11 +243,13 @@ def resolve_model(
         type_vocab_size=family.type_vocab_size,
         pad_id=special_ids["pad"],
         position_rule=family.position_rule,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
+        dropout=family.dropout if config.dropout is None else config.dropout,
+        attention_dropout=family.dropout if config.attention_dropout is None else config.attention_dropout,
         layer_norm_epsilon=config.layer_norm_epsilon or family.layer_norm_epsilon,
         initializer_range=config.initializer_range,
-        activation=config.activation,
+        activation=config.activation or family.activation,
+        sparse=_resolve_sparse(config),
+        alternating=_resolve_alternating(config),
     )
     check_encoder(encoder, where="[model]")
     if sequence_length > encoder.max_positions:
@@ -160,6 +261,69 @@ def resolve_model(
     return encoder
 
 
+_ATTENTIONS: dict[ArchitectureName, tuple[AttentionName, ...]] = {
+    "bert": ("full",),
+    "roberta": ("full",),
+    "bigbird": ("block_sparse", "simulated_sparse", "full"),
+    "modernbert": ("alternating",),
+}
+
+_BELONGS: dict[str, ArchitectureName] = {
+    "block_size": "bigbird",
+    "num_random_blocks": "bigbird",
+    "random_block_seed": "bigbird",
+    "random_blocks": "bigbird",
+    "evaluation_random_blocks": "bigbird",
+    "local_attention": "modernbert",
+    "global_every": "modernbert",
+    "global_theta": "modernbert",
+    "local_theta": "modernbert",
+}
+
+
+def _check_belongs(config: ModelConfig) -> None:
+    """Refuse a key that the architecture does not read: it would be ignored in silence."""
+    plain = ModelConfig()
+    for key, owner in _BELONGS.items():
+        if owner != config.architecture and getattr(config, key) != getattr(plain, key):
+            raise ConfigError(
+                f"{key} belongs to {owner}, and the architecture is {config.architecture}.",
+                where=f"[model] {key}",
+                remedy=f'leave it out, or set model.architecture to "{owner}"',
+            )
+    if config.attention is not None and config.attention not in _ATTENTIONS[config.architecture]:
+        raise ConfigError(
+            f"attention = {config.attention!r} is not one that {config.architecture} has.",
+            where="[model] attention",
+            expected="one of " + ", ".join(_ATTENTIONS[config.architecture]),
+        )
+
+
+def _resolve_sparse(config: ModelConfig) -> BlockSparse | None:
+    attention = config.attention or FAMILIES[config.architecture].attention
+    if attention not in ("block_sparse", "simulated_sparse"):
+        return None
+    return BlockSparse(
+        block_size=config.block_size,
+        num_random_blocks=config.num_random_blocks,
+        random_block_seed=config.random_block_seed,
+        random_blocks=config.random_blocks,
+        evaluation_random_blocks=config.evaluation_random_blocks,
+        simulated=attention == "simulated_sparse",
+    )
+
+
+def _resolve_alternating(config: ModelConfig) -> Alternating | None:
+    if config.architecture != "modernbert":
+        return None
+    return Alternating(
+        global_every=config.global_every,
+        local_reach=config.local_attention // 2,
+        global_theta=config.global_theta,
+        local_theta=config.local_theta,
+    )
+
+
 def check_encoder(config: EncoderConfig, *, where: str) -> None:
     """Check that the sizes of an encoder fit together. Raises ConfigError."""
     if config.hidden_size % config.num_heads:
@@ -167,6 +331,12 @@ def check_encoder(config: EncoderConfig, *, where: str) -> None:
             f"The hidden size {config.hidden_size} does not divide into {config.num_heads} heads.",
             where=where,
             expected="hidden_size a multiple of num_heads",
+        )
+    if config.alternating is not None and (config.num_layers < 2 or config.head_size % 2):
+        raise ConfigError(
+            f"{config.num_layers} layers with heads of size {config.head_size} make no ModernBERT.",
+            where=where,
+            expected="at least 2 layers, and hidden_size / num_heads even, for the rotary positions",
         )
     if not 0 <= config.pad_id < config.vocab_size:
         raise ConfigError(

@@ -4,6 +4,7 @@ In: arrays and the small dicts of parameters that ``*_table`` declares. Matrix p
 their input; layer norm in float32.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -14,22 +15,57 @@ from jaxtyping import Float, Int
 from outlast.models.params import Params
 from outlast.models.randomness import RowKeys, bernoulli
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"gelu": lambda x: jax.nn.gelu(x, approximate=False)}
+
+@jax.custom_vjp
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return x * P(N <= x) for a standard normal N (Hendrycks and Gimpel, 2016), by the error function.
+
+    Computed in float32, returned in the dtype of x; the backward pass keeps x alone.
+    ``jax.nn.gelu(approximate=False)`` is the same function by ``erfc``, which is more exact far below zero,
+    where both are next to nothing, and takes XLA an exponential and a division more.
+    """
+    wide = x.astype(jnp.float32)
+    return (wide * _normal_cdf(wide)).astype(x.dtype)
+
+
+def _gelu_forward(x: Array) -> tuple[Array, Array]:
+    return gelu(x), x
+
+
+def _gelu_backward(x: Array, gradient: Array) -> tuple[Array]:
+    wide = x.astype(jnp.float32)
+    density = jnp.exp(-0.5 * jnp.square(wide)) * jnp.float32(1 / math.sqrt(2 * math.pi))
+    slope = _normal_cdf(wide) + wide * density
+    return ((gradient.astype(jnp.float32) * slope).astype(x.dtype),)
+
+
+def _normal_cdf(x: Array) -> Array:
+    return 0.5 + 0.5 * jax.lax.erf(x * jnp.float32(math.sqrt(0.5)))
+
+
+gelu.defvjp(_gelu_forward, _gelu_backward)
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
+}
 
 
 def dense(x: Float[Array, "*rows i"], params: Params) -> Float[Array, "*rows o"]:
-    """Return ``x @ kernel + bias``, in the dtype of x."""
-    kernel, bias = params["kernel"].astype(x.dtype), params["bias"].astype(x.dtype)
-    return x @ kernel + _last_axis(bias, x.ndim)
+    """Return ``x @ kernel + bias``, in the dtype of x; without a bias where the parameters have none."""
+    product = x @ params["kernel"].astype(x.dtype)
+    return product + _last_axis(params["bias"].astype(x.dtype), x.ndim) if "bias" in params else product
 
 
 def layer_norm(x: Float[Array, "*rows d"], params: Params, epsilon: float) -> Float[Array, "*rows d"]:
-    """Normalise the last axis; computed in float32, returned in the dtype of x."""
+    """Normalise the last axis, scale, shift where there is a bias; in float32, returned in the dtype of x."""
     wide = x.astype(jnp.float32)
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    scale, bias = (_last_axis(params[name], x.ndim) for name in ("scale", "bias"))
-    return (centred * jax.lax.rsqrt(variance + epsilon) * scale + bias).astype(x.dtype)
+    normed = centred * jax.lax.rsqrt(variance + epsilon) * _last_axis(params["scale"], x.ndim)
+    if "bias" in params:
+        normed = normed + _last_axis(params["bias"], x.ndim)
+    return normed.astype(x.dtype)
 
 
 def embedding(

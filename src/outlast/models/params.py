@@ -34,6 +34,7 @@ class Param:
             ones.
         hf: its name in Hugging Face's models; ``{layer}`` stands for the layer number of a stacked one.
         hf_transposed: PyTorch stores the kernel as (out, in).
+        first_layer: the number of the layer that the first of a stacked one belongs to.
     """
 
     shape: tuple[int, ...]
@@ -43,6 +44,7 @@ class Param:
     hf_transposed: bool = False
     scale: float = 0.02
     dtype: str = "float32"
+    first_layer: int = 0
 
     @property
     def stacked(self) -> bool:

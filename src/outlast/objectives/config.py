@@ -20,6 +20,9 @@ class MlmConfig:
     """Share that a random piece replaces; the rest stays as it is."""
     max_predictions: int | None = Field(default=None, ge=1)
     """Most predictions per example; mask_probability * sequence_length, rounded up, where not given."""
+    separate_documents: bool = False
+    """Keep documents that share an example apart: a token attends to its own alone. For modernbert, with
+    stream.packing = "blocks"."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "MlmConfig":

@@ -1,8 +1,9 @@
-"""Masked language modelling: the masks are made on the device, inside the step.
+"""Masked language modelling: the masks are made on the device, inside the step, or came with the examples.
 
-In: unmasked examples and one key per row. Out: the sum of the cross-entropy over the predicted tokens, and
-their number. A row's mask is a function of its key and its tokens alone, so the caller decides what it
-repeats with: (seed, step, global row) in training, (seed, example index) in evaluation.
+In: unmasked examples and one key per row, or static examples that say what they hide. Out: the sum of the
+cross-entropy over the predicted tokens, and their number. A row's mask is a function of its key and its
+tokens alone, so the caller decides what it repeats with: (seed, step, global row) in training, (seed, example
+index) in evaluation.
 
 Letters: b row, l position, p prediction slot, v vocabulary.
 """
@@ -56,6 +57,8 @@ class MlmObjective:
     model: EncoderConfig
     config: MlmConfig
     mask_id: int
+    separator_id: int | None
+    """What stands behind each document; None: documents are not kept apart."""
     excluded_ids: tuple[int, ...]
     """Sorted ids that are neither predicted nor drawn."""
     compute_dtype: DTypeLike
@@ -81,15 +84,27 @@ class MlmObjective:
             model_state: passed through; these models have none.
             batch: ``input_ids`` int32 (b, l); ``attention_mask`` integer or bool (b, l), absent: all real;
                 ``token_type_ids`` optional; ``example_weights`` float (b,) optional, multiplies each row's
-                loss.
+                loss. With ``masked_positions``, ``masked_ids`` int32 and ``masked_weights`` float32 (b, p)
+                tokens are hidden already, and no others are: the positions, what stood there, and how much
+                each prediction counts.
             row_keys: one key per row; masks and dropout take different streams of it.
             train: with dropout.
         """
         architecture = ARCHITECTURES[self.model.architecture]
         attention_mask = batch.get("attention_mask")
-        with jax.named_scope("mask_tokens"):
-            masked = self.mask(batch["input_ids"], attention_mask, fold(row_keys, "masks"))
-        inputs = EncoderInputs(masked.input_ids, attention_mask, batch.get("token_type_ids"))
+        if "masked_positions" in batch:
+            masked = given_masks(batch, self.config)
+        else:
+            with jax.named_scope("mask_tokens"):
+                masked = self.mask(batch["input_ids"], attention_mask, fold(row_keys, "masks"))
+        inputs = EncoderInputs(
+            masked.input_ids,
+            attention_mask,
+            batch.get("token_type_ids"),
+            segment_ids=None
+            if self.separator_id is None
+            else segment_ids(batch["input_ids"], self.separator_id),
+        )
         hidden = architecture.encode(
             params,
             inputs,
@@ -136,7 +151,8 @@ def make_objective(
         special_ids: names and ids of the tokenizer manifest; ``mask`` and ``pad`` are needed.
 
     Raises:
-        ConfigError: a tokenizer without a mask id, or with nothing but special ids.
+        ConfigError: a tokenizer without a mask id, or with nothing but special ids; documents that are to be
+            kept apart by a model that cannot.
     """
     if "mask" not in special_ids:
         raise ConfigError(
@@ -151,14 +167,27 @@ def make_objective(
             f"The special ids {sorted(excluded)} leave no token in a vocabulary of {model.vocab_size}.",
             expected="special ids inside the vocabulary, and other ids beside them",
         )
+    if config.separate_documents and model.alternating is None:
+        raise ConfigError(
+            f"A {model.architecture} model cannot keep documents apart.",
+            where="[objective] separate_documents",
+            remedy='leave it out, or set model.architecture to "modernbert"',
+        )
     return MlmObjective(
         model=model,
         config=config,
         mask_id=special_ids["mask"],
+        separator_id=special_ids["sep"] if config.separate_documents else None,
         excluded_ids=tuple(sorted(excluded)),
         compute_dtype=compute_dtype,
         remat=remat,
     )
+
+
+def segment_ids(input_ids: Int[Array, "b l"], separator_id: int) -> Int[Array, "b l"]:
+    """Number the documents of each row; a document's separator belongs to it, [CLS] to the first."""
+    ends = (input_ids == separator_id).astype(jnp.int32)
+    return jnp.cumsum(ends, axis=1, dtype=jnp.int32) - ends
 
 
 def mask_tokens(
@@ -205,6 +234,24 @@ def mask_tokens(
 
     masked_ids = jax.vmap(put)(input_ids, positions, replacement)
     return MaskedBatch(masked_ids, positions, labels, used.astype(jnp.float32))
+
+
+def given_masks(batch: Mapping[str, Array], config: MlmConfig) -> MaskedBatch:
+    """Return the masks that static examples bring along.
+
+    Raises:
+        ConfigError: a recipe that asks for another number of predictions than the examples have.
+    """
+    positions = batch["masked_positions"]
+    if config.max_predictions not in (None, positions.shape[1]):
+        raise ConfigError(
+            f"The data set's examples have {positions.shape[1]} predictions each, the recipe "
+            f"{config.max_predictions}: fixed examples cannot be masked anew.",
+            where="objective.max_predictions",
+            remedy=f"leave it out, or set it to {positions.shape[1]}",
+        )
+    weights = batch["masked_weights"].astype(jnp.float32)
+    return MaskedBatch(batch["input_ids"], positions, batch["masked_ids"], weights)
 
 
 def cross_entropy(

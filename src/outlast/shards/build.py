@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pydantic
 
+from outlast.cleaning.tally import CleaningTally
 from outlast.errors import ObjectExists, ObjectNotFound, ShardError
 from outlast.shards.manifest import Manifest, ShardEntry, TokenizerEntry
 from outlast.storage import Store
@@ -37,6 +38,7 @@ class PieceRecord:
         skipped: documents that were left out, by reason.
         undecodable_bytes: bytes that were replaced by U+FFFD.
         undecodable: the first places of such bytes: file, offset, number of bytes.
+        cleaning: what cleaning did to the documents, None where there was none.
     """
 
     piece: int
@@ -46,6 +48,7 @@ class PieceRecord:
     skipped: dict[str, int]
     undecodable_bytes: int
     undecodable: list[tuple[str, int, int]]
+    cleaning: CleaningTally | None = None
 
 
 def shard_name(split: str, piece: int, num_shards: int) -> str:
@@ -83,7 +86,10 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
             where=where,
             remedy="choose another --out, or delete the folder",
         )
-    return cast(dict[str, str], plan["versions"])
+    agreed = plan.get("versions")
+    if not isinstance(agreed, dict):
+        raise ShardError("The plan names no versions.", where=where, remedy="delete it and prepare again")
+    return cast(dict[str, str], agreed)
 
 
 def write_record(store: Store, record: PieceRecord) -> None:
@@ -174,14 +180,15 @@ def _parse(content: bytes, kind: str, where: str) -> dict[str, Any]:
         raise ShardError(
             f"The file is not JSON: {error}", where=where, remedy="delete it and prepare again"
         ) from None
-    if not isinstance(document, dict) or (document["format"], document["version"]) != (kind, _VERSION):
+    fields = cast(dict[str, Any], document) if isinstance(document, dict) else {}
+    if (fields.get("format"), fields.get("version")) != (kind, _VERSION):
         raise ShardError(
             "The file is of another kind or version.",
             where=where,
             expected=f'"format": "{kind}", "version": {_VERSION}',
             remedy="prepare into another folder",
         )
-    return cast(dict[str, Any], document)
+    return fields
 
 
 def _differences(there: Any, here: Any, key: str = "") -> list[str]:

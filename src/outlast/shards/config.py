@@ -6,6 +6,7 @@ identity; the number of processes is not.
 
 import math
 import os
+from typing import Annotated
 
 import pydantic
 
@@ -17,6 +18,21 @@ _WANTED_SHARDS = 16
 
 
 @table
+class PairsConfig:
+    """The ``[shards.pairs]`` table: pairs of segments for next-sentence prediction."""
+
+    lengths: tuple[Annotated[int, pydantic.Field(ge=5, le=65_535)], ...] | None = None
+    """Sequence lengths to make pairs for, such as [128, 512]. Default: stream.sequence_length where
+    stream.packing is pairs, else none."""
+    num_passes: int = pydantic.Field(default=10, ge=1, le=10_000)
+    """How often the corpus is cut into pairs, each time at other places. An epoch is all of them."""
+    short_probability: float = pydantic.Field(default=0.1, ge=0, le=1)
+    """Share of the documents, drawn anew in each pass, that are cut into shorter pairs."""
+    seed: int = 0
+    """Of the places where the corpus is cut and of the random second segments."""
+
+
+@table
 class ShardsConfig:
     num_shards: int | None = pydantic.Field(default=None, ge=1, le=99_999)
     """Pieces the corpus is cut into, one shard of each split from each. Default: one for every 256 MiB of
@@ -24,6 +40,7 @@ class ShardsConfig:
     shared."""
     num_processes: int | None = pydantic.Field(default=None, ge=1)
     """Processes that build shards side by side. Default: one for each core."""
+    pairs: PairsConfig = PairsConfig()
 
 
 def resolve_num_shards(config: ShardsConfig, corpus_bytes: int) -> int:

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
@@ -19,6 +19,8 @@ from outlast.storage import Store, open_store, split_url
 FORMAT = "outlast-manifest"
 VERSION = 1
 MANIFEST_NAME = "manifest.json"
+PAIR_BYTES = 17
+"""A row of a pair table (docs/formats/pair_table.md)."""
 _REMEDY = "restore the file, or delete it and run `outlast prepare` again: it writes the same bytes"
 
 _MOST_BYTES = 2**50
@@ -28,15 +30,87 @@ Name = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,19
 """A name beside the manifest: it cannot lead anywhere else."""
 
 
+ArrayName = Literal[
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "masked_positions",
+    "masked_ids",
+    "masked_weights",
+    "next_sentence_label",
+    "labels",
+    "example_weights",
+]
+"""What a row of an example shard may have."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class ShardEntry:
-    """One token shard. ``sha256`` covers the whole file."""
+class FileEntry:
+    """A file of a data set. ``sha256`` covers the whole file."""
 
     name: Name
     size_bytes: Annotated[int, pydantic.Field(ge=0, le=_MOST_BYTES)]
     sha256: Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardEntry(FileEntry):
+    """One token shard. ``num_sentences`` is None where the documents are
+    not divided into sentences.
+    """
+
     num_tokens: Annotated[int, pydantic.Field(ge=0)]
     num_documents: Annotated[int, pydantic.Field(ge=0)]
+    num_sentences: Annotated[int, pydantic.Field(ge=0)] | None = None
+    num_examples: Annotated[int, pydantic.Field(ge=0)] | None = None
+    """Rows of an example shard; None in a token shard."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTableEntry(FileEntry):
+    """The pairs of one shard. ``num_random`` of the examples have a random second segment."""
+
+    num_examples: Annotated[int, pydantic.Field(ge=0)]
+    num_random: Annotated[int, pydantic.Field(ge=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSet:
+    """The pairs of all shards for one sequence length: a table for each shard, in the same order, in the
+    folder ``path`` beside the manifest; and what the pairs depend on beside the data.
+    """
+
+    path: Name
+    sequence_length: Annotated[int, pydantic.Field(ge=5, le=65_535)]
+    num_passes: Annotated[int, pydantic.Field(ge=1, le=10_000)]
+    short_probability: Annotated[float, pydantic.Field(ge=0, le=1)]
+    seed: int
+    splits: dict[str, tuple[PairTableEntry, ...]]
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the tables: sha256 over everything."""
+        return _digest(asdict(self))
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of all splits and passes."""
+        return sum(table.num_examples for tables in self.splits.values() for table in tables)
+
+    @property
+    def random_share(self) -> float:
+        """The share of the examples whose second segment is random."""
+        num_random = sum(table.num_random for tables in self.splits.values() for table in tables)
+        return num_random / max(self.num_examples, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticExamples:
+    """What the shards hold where they are no token shards: rows of fixed shape (example_shard.md)."""
+
+    sequence_length: Annotated[int, pydantic.Field(ge=1, le=2**24)]
+    num_predictions: Annotated[int, pydantic.Field(ge=0, le=2**24)]
+    arrays: tuple[ArrayName, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +129,17 @@ class Manifest:
     tokenizer: TokenizerEntry
     splits: dict[str, tuple[ShardEntry, ...]]
     provenance: dict[str, Any]
+    pairs: tuple[PairSet, ...] | None = None
+    examples: StaticExamples | None = None
+    """None: the shards are token shards."""
 
     @property
     def fingerprint(self) -> str:
-        """The identity of the data: sha256 over everything but the provenance."""
-        identity = {key: value for key, value in asdict(self).items() if key != "provenance"}
-        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        """The identity of the data: sha256 over everything but the provenance and the pairs, which may be
+        added later.
+        """
+        plain = _to_plain(self).items()
+        return _digest({key: value for key, value in plain if key not in ("provenance", "pairs")})
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -74,13 +153,50 @@ class Manifest:
             )
         return self.splits[split]
 
+    @property
+    def has_sentences(self) -> bool:
+        """Whether the shards know where the sentences of their documents begin."""
+        return any(shard.num_sentences is not None for shards in self.splits.values() for shard in shards)
+
+    def pair_set(self, sequence_length: int) -> PairSet:
+        """Return the pairs for a sequence length. Raises ShardError naming the lengths there are."""
+        for pair_set in self.pairs or ():
+            if pair_set.sequence_length == sequence_length:
+                return pair_set
+        lengths = [str(pair_set.sequence_length) for pair_set in self.pairs or ()]
+        raise ShardError(
+            f"The data set has no pairs of {sequence_length} tokens.",
+            expected="one of " + ", ".join(lengths) if lengths else None,
+            remedy=f"outlast shards pair MANIFEST --length {sequence_length}",
+        )
+
     def num_tokens(self, split: str) -> int:
         return sum(shard.num_tokens for shard in self.shards(split))
 
 
+def _to_plain(manifest: Manifest) -> dict[str, Any]:
+    """Return the manifest as plain values. What is None is left out, so that a key which a data set does not
+    need leaves its fingerprint as it was before the key existed.
+    """
+    return asdict(
+        manifest, dict_factory=lambda items: {key: value for key, value in items if value is not None}
+    )
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def write_manifest(store: Store, manifest: Manifest) -> None:
     """Write the manifest as ``manifest.json``. Only after every shard it names is there."""
-    document = {"format": FORMAT, "version": VERSION, "fingerprint": manifest.fingerprint, **asdict(manifest)}
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "fingerprint": manifest.fingerprint,
+        **_to_plain(manifest),
+    }
+    if manifest.pairs:
+        document["pairs_fingerprint"] = _digest(document["pairs"])
     store.replace(MANIFEST_NAME, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
 
 
@@ -117,9 +233,8 @@ def parse_manifest(text: bytes, *, where: str) -> Manifest:
             where=where,
             expected=f"version {VERSION}",
         )
-    fields = {
-        key: value for key, value in document.items() if key not in ("format", "version", "fingerprint")
-    }
+    outer = ("format", "version", "fingerprint", "pairs_fingerprint")
+    fields = {key: value for key, value in document.items() if key not in outer}
     try:
         manifest = pydantic.TypeAdapter(Manifest).validate_python(fields)
         fingerprint = manifest.fingerprint
@@ -132,7 +247,8 @@ def parse_manifest(text: bytes, *, where: str) -> Manifest:
     problem = _find_problem(manifest)
     if problem:
         raise ShardError(f"The manifest is wrong: {problem}.", where=where, remedy=_REMEDY)
-    if fingerprint != document.get("fingerprint"):
+    pairs_fingerprint = _digest(_to_plain(manifest)["pairs"]) if manifest.pairs else None
+    if (fingerprint, pairs_fingerprint) != (document.get("fingerprint"), document.get("pairs_fingerprint")):
         raise ShardError(
             "The manifest's fingerprint does not match its content.",
             where=where,
@@ -150,7 +266,42 @@ def _find_problem(manifest: Manifest) -> str | None:
         return f"tokenizer.special_ids are not those of {', '.join(sorted(_ROLES))}"
     if not all(0 <= special_id < tokenizer.vocab_size for special_id in tokenizer.special_ids.values()):
         return f"tokenizer.special_ids are not below vocab_size, {tokenizer.vocab_size}"
-    for entry in itertools.chain.from_iterable(manifest.splits.values()):
-        if entry.num_tokens * manifest.dtype.itemsize + 8 * entry.num_documents > entry.size_bytes:
+    if problem := _find_problem_of_examples(manifest):
+        return problem
+    entries = list(itertools.chain.from_iterable(manifest.splits.values()))
+    if len({entry.num_sentences is None for entry in entries}) > 1:
+        return "some shards have num_sentences, others have not"
+    for entry in entries:
+        size = entry.num_tokens * manifest.dtype.itemsize + 8 * entry.num_documents
+        if size + 4 * (entry.num_sentences or 0) > entry.size_bytes:
             return f"{entry.name} cannot hold {entry.num_tokens} tokens in {entry.size_bytes} bytes"
+    return _find_problem_of_pairs(manifest)
+
+
+def _find_problem_of_examples(manifest: Manifest) -> str | None:
+    examples = manifest.examples
+    if examples is not None and not {"input_ids", "attention_mask"} <= set(examples.arrays):
+        return "its examples have no input_ids or no attention_mask"
+    if examples is not None and len(set(examples.arrays)) != len(examples.arrays):
+        return "it names an array of the examples twice"
+    for entry in itertools.chain.from_iterable(manifest.splits.values()):
+        if (entry.num_examples is None) != (examples is None):
+            return f"{entry.name} {'has' if examples is None else 'lacks'} a number of examples"
+        row_bytes = examples.sequence_length * manifest.dtype.itemsize if examples else 0
+        if (entry.num_examples or 0) * row_bytes > entry.size_bytes:
+            return f"{entry.name} cannot hold {entry.num_examples} examples in {entry.size_bytes} bytes"
+    return None
+
+
+def _find_problem_of_pairs(manifest: Manifest) -> str | None:
+    pairs = manifest.pairs or ()
+    if len({pair_set.sequence_length for pair_set in pairs}) < len(pairs):
+        return "pairs holds a sequence_length twice"
+    num_shards = {split: len(entries) for split, entries in manifest.splits.items()}
+    for pair_set in pairs:
+        if {split: len(tables) for split, tables in pair_set.splits.items()} != num_shards:
+            return f"the pairs of {pair_set.sequence_length} tokens have not one table for each shard"
+        for table in itertools.chain.from_iterable(pair_set.splits.values()):
+            if table.num_examples * PAIR_BYTES > table.size_bytes or table.num_random > table.num_examples:
+                return f"{table.name} cannot hold {table.num_examples} pairs in {table.size_bytes} bytes"
     return None

@@ -4,16 +4,21 @@ In: the number of a piece and its extents. Out: at most one shard for each split
 the piece as finished. Memory is bounded: documents stream to the tokenizer in batches, tokens to disk.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from outlast.cleaning.config import CleaningConfig
+from outlast.cleaning.documents import DocumentCleaning
+from outlast.cleaning.tally import CleaningTally
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import Piece
+from outlast.corpus.plan import Count, PieceJob
 from outlast.corpus.read import read_documents, split_chooser
+from outlast.corpus.sentences import sentence_splitter
 from outlast.errors import ShardError
 from outlast.shards.build import PieceRecord, shard_name, write_record
+from outlast.shards.encode import encode_documents
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import open_store
 from outlast.tokenizer.encode import load_tokenizer
@@ -21,9 +26,6 @@ from outlast.tokenizer.encode import load_tokenizer
 TOKENIZER_FOLDER = "tokenizer"
 _BATCH_CHARACTERS = 2**19
 _BATCH_DOCUMENTS = 1024
-
-Count = Callable[[int, int, int], None]
-"""Told how many documents, text bytes and tokens have been added, for the progress line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +36,11 @@ class BuildJob:
     out: str
     num_shards: int
     tokenizer_fingerprint: str
+    cleaning: CleaningConfig
 
-
-@dataclass(frozen=True, kw_only=True)
-class PieceJob:
-    """One piece: its extents of the corpus, and of the held-out corpus where that lies apart."""
-
-    piece: int
-    extents: Piece
-    held_out: Piece
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes on disk."""
-        return sum(extent.size_bytes for extent in (*self.extents, *self.held_out))
+    def open(self) -> "PieceBuilder":
+        """Return what builds pieces."""
+        return PieceBuilder(self)
 
 
 class PieceBuilder:
@@ -61,7 +54,9 @@ class PieceBuilder:
     def __init__(self, job: BuildJob) -> None:
         self.job = job
         self.store = open_store(job.out)
+        self.split = sentence_splitter(job.corpus.sentences)
         self.tokenizer = load_tokenizer(self.store, TOKENIZER_FOLDER)
+        self.cleaning = DocumentCleaning(job.cleaning, self.store)
         found = self.tokenizer.manifest.fingerprint
         if found != job.tokenizer_fingerprint:
             raise ShardError(
@@ -78,11 +73,12 @@ class PieceBuilder:
             StorageError: a shard that cannot be written.
         """
         tally = Tally()
+        cleaned = CleaningTally()
         splits = _Splits(self)
         with splits.files:
             batch: list[tuple[str, str]] = []
             num_characters = 0
-            for split, document in self._documents(piece, tally):
+            for split, document in self._documents(piece, tally, cleaned):
                 batch.append((split, document))
                 num_characters += len(document)
                 if num_characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
@@ -100,15 +96,18 @@ class PieceBuilder:
                 skipped={"empty": tally.empty_documents, "without_tokens": splits.num_without_tokens},
                 undecodable_bytes=tally.undecodable_bytes,
                 undecodable=[(place.file, place.offset, place.num_bytes) for place in tally.undecodable],
+                cleaning=cleaned if self.job.cleaning.is_on else None,
             )
         write_record(self.store, record)
         return record
 
-    def _documents(self, piece: PieceJob, tally: Tally) -> Iterator[tuple[str, str]]:
+    def _documents(self, piece: PieceJob, tally: Tally, cleaned: CleaningTally) -> Iterator[tuple[str, str]]:
         choose = split_chooser(self.job.corpus)
-        for document in read_documents(self.job.corpus, piece.extents, tally):
+        documents = read_documents(self.job.corpus, piece.extents, tally)
+        for document in self.cleaning.clean(documents, piece.piece, "corpus", cleaned):
             yield choose(document), document
-        for document in read_documents(self.job.corpus, piece.held_out, tally):
+        documents = read_documents(self.job.corpus, piece.held_out, tally)
+        for document in self.cleaning.clean(documents, piece.piece, "held_out", cleaned):
             yield "validation", document
 
 
@@ -124,14 +123,15 @@ class _Splits:
 
     def add(self, batch: list[tuple[str, str]], count: Count) -> None:
         before = self._totals()
-        encoded = self._builder.tokenizer.encode_batch([document for _, document in batch])
-        for (split, document), ids in zip(batch, encoded, strict=True):
+        builder = self._builder
+        encoded = encode_documents(builder.tokenizer, [document for _, document in batch], builder.split)
+        for (split, document), (ids, sentence_lengths) in zip(batch, encoded, strict=True):
             if not len(ids):
                 self.num_without_tokens += 1
                 continue
             num_bytes = len(document.encode())
             self.text_bytes[split] = self.text_bytes.get(split, 0) + num_bytes
-            self._writer(split).add(ids)
+            self._writer(split).add(ids, sentence_lengths)
         documents, text_bytes, tokens = (now - then for now, then in zip(self._totals(), before, strict=True))
         count(documents, text_bytes, tokens)
 
@@ -150,6 +150,7 @@ class _Splits:
                 vocab_size=manifest.vocab_size,
                 separator_id=manifest.special_ids["sep"],
                 tokenizer_fingerprint=manifest.fingerprint,
+                has_sentences=self._builder.split is not None,
                 spool_folder=self._builder.store.local_path("."),
             )
             self.writers[split] = self.files.enter_context(writer)

@@ -12,17 +12,40 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
+from outlast.corpus.plan import Count
 from outlast.errors import OutlastError
-from outlast.shards.piece import BuildJob, Count, PieceBuilder, PieceJob
 
 _TICK_SECONDS = 1.0
 _NUM_COUNTERS = 3
+
+
+class Piece(Protocol):
+    """A unit of work that is sent to a process, by its number."""
+
+    @property
+    def piece(self) -> int: ...
+
+
+P = TypeVar("P", bound=Piece)
+P_contra = TypeVar("P_contra", bound=Piece, contravariant=True)
+
+
+class Builder(Protocol[P_contra]):
+    """Builds one piece after another; what a piece leaves behind appears whole or not at all."""
+
+    def build(self, piece: P_contra, count: Count) -> Any: ...
+
+
+class Job(Protocol[P_contra]):
+    """What all pieces have in common, small enough to be sent to each process, which opens it there."""
+
+    def open(self) -> Builder[P_contra]: ...
 
 
 @dataclass
@@ -52,12 +75,12 @@ class Progress:
 
 
 def build_pieces(
-    job: BuildJob,
-    pieces: Sequence[PieceJob],
+    job: Job[P],
+    pieces: Sequence[P],
     num_processes: int,
     *,
     on_tick: Callable[[Progress], None],
-    on_failure: Callable[[PieceJob, OutlastError], None],
+    on_failure: Callable[[P, OutlastError], None],
 ) -> dict[int, OutlastError]:
     """Build pieces; return the errors by the number of the piece.
 
@@ -75,7 +98,7 @@ def build_pieces(
         on_tick(progress)
 
     if num_processes == 1:
-        builder = PieceBuilder(job)
+        builder = job.open()
         for index, piece in enumerate(pieces):
             count = _counting(progress.shared, index, lambda: on_tick(progress))
             settle(index, _try_to_build(builder, piece, count))
@@ -84,9 +107,26 @@ def build_pieces(
     return failures
 
 
+def first_failure(failures: Mapping[int, OutlastError], num_pieces: int, noun: str) -> OutlastError:
+    """Return the error of the first piece that failed, and how many others did."""
+    piece, error = min(failures.items())
+    return type(error)(
+        f"{len(failures)} of {num_pieces} {noun}s failed ({list_numbers(sorted(failures))}), "
+        f"the others are kept. {noun.capitalize()} {piece}: {error.message}",
+        where=error.where,
+        expected=error.expected,
+        remedy=(error.remedy + "; then " if error.remedy else "") + "run the same command again",
+    )
+
+
+def list_numbers(numbers: Sequence[int]) -> str:
+    """Return numbers for a message, the first ten of them."""
+    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+
+
 def _share_out(
-    job: BuildJob,
-    pieces: Sequence[PieceJob],
+    job: Job[P],
+    pieces: Sequence[P],
     num_processes: int,
     progress: Progress,
     tick: Callable[[], None],
@@ -119,7 +159,7 @@ def _share_out(
             worker.process.join()
 
 
-def _start(job: BuildJob, progress: Progress) -> tuple[Connection, BaseProcess]:
+def _start(job: Job[Any], progress: Progress) -> tuple[Connection, BaseProcess]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(job, theirs, progress.shared), daemon=True)
@@ -128,7 +168,7 @@ def _start(job: BuildJob, progress: Progress) -> tuple[Connection, BaseProcess]:
     return ours, process
 
 
-def _send(connection: Connection, message: tuple[int, PieceJob] | None) -> None:
+def _send(connection: Connection, message: tuple[int, Piece] | None) -> None:
     try:
         connection.send(message)
     except OSError:
@@ -157,21 +197,21 @@ def _dismiss(connection: Connection, process: BaseProcess) -> None:
     process.join()
 
 
-def _work(job: BuildJob, connection: Connection, shared: Any) -> None:
+def _work(job: Job[Any], connection: Connection, shared: Any) -> None:
     """The life of a process: build what the parent sends, until it sends None or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends its children
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    builder: PieceBuilder | None = None
+    builder: Builder[Any] | None = None
     while True:
         try:
-            message: tuple[int, PieceJob] | None = connection.recv()
+            message: tuple[int, Piece] | None = connection.recv()
         except EOFError:
             return
         if message is None:
             return
         index, piece = message
         try:
-            builder = builder or PieceBuilder(job)
+            builder = builder or job.open()
         except OutlastError as error:
             connection.send(error)
             continue
@@ -195,7 +235,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _try_to_build(builder: PieceBuilder, piece: PieceJob, count: Count) -> OutlastError | None:
+def _try_to_build(builder: Builder[P], piece: P, count: Count) -> OutlastError | None:
     """Build a piece. Whatever goes wrong, the other pieces go on."""
     try:
         builder.build(piece, count)

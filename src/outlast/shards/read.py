@@ -27,11 +27,14 @@ class TokenShard:
         header: what the file says of itself.
         tokens: uint16 or uint32 of shape (num_tokens,): each document followed by one separator. Read-only.
         document_offsets: int64 of shape (num_documents + 1,), from 0 to num_tokens. Read-only.
+        sentence_offsets: uint32 of shape (num_sentences + 1,), from 0 to num_tokens, every document's offset
+            among them. Read-only. None where the documents are not divided into sentences.
     """
 
     header: ShardHeader
     tokens: NDArray[Any]
     document_offsets: NDArray[np.int64]
+    sentence_offsets: NDArray[np.uint32] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -41,9 +44,38 @@ class TokenShard:
     def num_documents(self) -> int:
         return len(self.document_offsets) - 1
 
+    @property
+    def num_sentences(self) -> int | None:
+        return None if self.sentence_offsets is None else len(self.sentence_offsets) - 1
+
     def document(self, index: int) -> NDArray[Any]:
         """Return the tokens of a document without its separator: uint16 or uint32, (num_tokens,)."""
         return self.tokens[self.document_offsets[index] : self.document_offsets[index + 1] - 1]
+
+    def first_sentences(self) -> NDArray[np.int64]:
+        """Return the number of each document's first sentence and, last, of all sentences.
+
+        Document d holds the sentences ``first[d]`` to ``first[d + 1] - 1``. int64 of shape
+        (num_documents + 1,). Raises ShardError where the shard has no sentences.
+        """
+        return np.searchsorted(self._sentence_offsets(), self.document_offsets)
+
+    def sentences(self, document: int) -> list[NDArray[Any]]:
+        """Return the tokens of each sentence of a document, without the separator: uint16 or uint32,
+        (num_tokens,). Raises ShardError where the shard has no sentences.
+        """
+        offsets = self._sentence_offsets()
+        begin, end = self.document_offsets[document : document + 2]
+        first, last = np.searchsorted(offsets, (begin, end))
+        return np.split(self.document(document), offsets[first + 1 : last].astype(np.int64) - begin)
+
+    def _sentence_offsets(self) -> NDArray[np.uint32]:
+        if self.sentence_offsets is None:
+            raise ShardError(
+                "The shard does not know its documents' sentences.",
+                remedy='prepare the data with corpus.sentences = "rules" or "lines"',
+            )
+        return self.sentence_offsets
 
 
 def open_shard(path: Path) -> TokenShard:
@@ -53,11 +85,20 @@ def open_shard(path: Path) -> TokenShard:
         FileNotFoundError: there is no such file.
         ShardError: the file is damaged or no token shard.
     """
+    return _read(map_file(path), str(path))
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map a local file, read-only.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ShardError: it is empty.
+    """
     with path.open("rb") as file:
         if not path.stat().st_size:
-            raise ShardError("The shard is empty.", where=str(path), remedy=SHARD_REMEDY)
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return _read(content, str(path))
+            raise ShardError("The file is empty.", where=str(path), remedy=SHARD_REMEDY)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def open_tokens(path: Path, entry: ShardEntry, *, tokenizer_fingerprint: str) -> NDArray[Any]:
@@ -82,21 +123,27 @@ def open_tokens(path: Path, entry: ShardEntry, *, tokenizer_fingerprint: str) ->
     return shard.tokens
 
 
-def read_shard_bytes(content: bytes | memoryview, *, where: str) -> TokenShard:
+def read_shard_bytes(content: Buffer, *, where: str) -> TokenShard:
     """Read a shard from its bytes, without copying them. Raises ShardError."""
     return _read(content, where)
 
 
 def check_entry(shard: TokenShard, entry: ShardEntry, *, where: str) -> None:
     """Check a shard's counts against the manifest. Raises ShardError."""
-    found = (shard.num_tokens, shard.num_documents)
-    if found != (entry.num_tokens, entry.num_documents):
+    found = _counts(shard.num_tokens, shard.num_documents, shard.num_sentences)
+    expected = _counts(entry.num_tokens, entry.num_documents, entry.num_sentences)
+    if found != expected:
         raise ShardError(
-            f"The shard holds {found[0]} tokens in {found[1]} documents.",
+            f"The shard holds {found}.",
             where=where,
-            expected=f"{entry.num_tokens} tokens in {entry.num_documents} documents by the manifest",
+            expected=f"{expected} by the manifest",
             remedy=SHARD_REMEDY,
         )
+
+
+def _counts(num_tokens: int, num_documents: int, num_sentences: int | None) -> str:
+    sentences = "" if num_sentences is None else f" with {num_sentences} sentences"
+    return f"{num_tokens} tokens in {num_documents} documents{sentences}"
 
 
 def _read(content: Buffer, where: str) -> TokenShard:
@@ -111,4 +158,31 @@ def _read(content: Buffer, where: str) -> TokenShard:
             expected=f"rising by at least 2 from 0 to {len(tokens)}",
             remedy=SHARD_REMEDY,
         )
-    return TokenShard(header=header, tokens=tokens, document_offsets=offsets)
+    sentences = _read_sentences(content, header, offsets, where)
+    return TokenShard(header=header, tokens=tokens, document_offsets=offsets, sentence_offsets=sentences)
+
+
+def _read_sentences(
+    content: Buffer, header: ShardHeader, documents: NDArray[np.int64], where: str
+) -> NDArray[np.uint32] | None:
+    span = header.sentence_offsets
+    if span is None:
+        return None
+    offsets = np.frombuffer(content, np.dtype("<u4"), span.shape[0], span.begin)
+    # Not np.diff: differences of unsigned numbers are never negative.
+    is_right = (
+        offsets[0] == 0 and offsets[-1] == header.num_tokens and bool((offsets[1:] > offsets[:-1]).all())
+    )
+    if is_right:
+        places = np.searchsorted(offsets, documents)
+        ends = places[1:]
+        is_right = bool((offsets[places] == documents).all())
+        is_right = is_right and bool((offsets[ends] - offsets[ends - 1] >= 2).all())
+    if not is_right:
+        raise ShardError(
+            "The shard's sentence_offsets are wrong.",
+            where=where,
+            expected=f"rising from 0 to {header.num_tokens}, by at least 2 to each of document_offsets",
+            remedy=SHARD_REMEDY,
+        )
+    return offsets

@@ -5,43 +5,37 @@ every claim checked against the file's size before anything is read or allocated
 bytes of a header.
 """
 
-import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any
 
 import numpy as np
 
 from outlast.errors import ShardError
+from outlast.shards.array_file import ArraySpan, FileKind, head_bytes, make_head, parse_head
 
 FORMAT = "outlast-token-shard"
 VERSION = "1"
 TOKENS = "tokens"
 DOCUMENT_OFFSETS = "document_offsets"
-ALIGNMENT = 64
-MAX_HEADER_BYTES = 2**20
-
-_DTYPES = {"U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8}
+SENTENCE_OFFSETS = "sentence_offsets"
+MAX_TOKENS_WITH_SENTENCES = 2**32 - 1
+"""Offsets of sentences are uint32."""
 _TOKEN_DTYPES = {"U16": np.dtype("<u2"), "U32": np.dtype("<u4")}
 SHARD_REMEDY = (
     "restore the file, or delete the folder and run `outlast prepare` again: it makes the same bytes"
 )
-
-
-class ArraySpan(NamedTuple):
-    """Where an array lies: ``begin`` counts bytes from the start of the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    size_bytes: int
+_KIND = FileKind(FORMAT, VERSION, "shard", SHARD_REMEDY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardHeader:
-    """A checked header. ``tokens`` and ``document_offsets`` lie within the file and overlap nothing."""
+    """A checked header. The arrays lie within the file and overlap nothing; ``sentence_offsets`` is None
+    where the documents are not divided into sentences.
+    """
 
     tokens: ArraySpan
     document_offsets: ArraySpan
+    sentence_offsets: ArraySpan | None
     tokenizer_fingerprint: str
     separator_id: int
     vocab_size: int
@@ -55,6 +49,10 @@ class ShardHeader:
         return self.document_offsets.shape[0] - 1
 
     @property
+    def num_sentences(self) -> int | None:
+        return self.sentence_offsets.shape[0] - 1 if self.sentence_offsets else None
+
+    @property
     def token_dtype(self) -> np.dtype[Any]:
         return _TOKEN_DTYPES[self.tokens.dtype]
 
@@ -65,48 +63,37 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 def make_header(
-    *, num_tokens: int, num_documents: int, vocab_size: int, separator_id: int, tokenizer_fingerprint: str
+    *,
+    num_tokens: int,
+    num_documents: int,
+    num_sentences: int | None = None,
+    vocab_size: int,
+    separator_id: int,
+    tokenizer_fingerprint: str,
 ) -> bytes:
-    """Return the head of a shard file: length, JSON and the spaces that align ``tokens`` to 64 bytes."""
+    """Return the head of a shard file: length, JSON and the spaces that align ``tokens`` to 64 bytes.
+
+    The arrays follow in the order ``sentence_offsets`` (unless num_sentences is None), ``document_offsets``,
+    ``tokens``: with tokens at a multiple of 64 bytes, each of the others then lies at a multiple of its own
+    numbers' size.
+    """
     dtype = token_dtype(vocab_size)
-    offsets_bytes = 8 * (num_documents + 1)
-    end = offsets_bytes + num_tokens * dtype.itemsize
     name = next(key for key, value in _TOKEN_DTYPES.items() if value == dtype)
-    header = {
-        "__metadata__": {
-            "format": FORMAT,
-            "version": VERSION,
-            "tokenizer_fingerprint": tokenizer_fingerprint,
-            "separator_id": str(separator_id),
-            "vocab_size": str(vocab_size),
-        },
-        DOCUMENT_OFFSETS: {"dtype": "I64", "shape": [num_documents + 1], "data_offsets": [0, offsets_bytes]},
-        TOKENS: {"dtype": name, "shape": [num_tokens], "data_offsets": [offsets_bytes, end]},
+    arrays: list[tuple[str, str, int]] = (
+        [] if num_sentences is None else [(SENTENCE_OFFSETS, "U32", num_sentences + 1)]
+    )
+    arrays += [(DOCUMENT_OFFSETS, "I64", num_documents + 1), (TOKENS, name, num_tokens)]
+    metadata = {
+        "tokenizer_fingerprint": tokenizer_fingerprint,
+        "separator_id": str(separator_id),
+        "vocab_size": str(vocab_size),
     }
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(8 + len(text) + offsets_bytes) % ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+    return make_head(_KIND, metadata, arrays, aligned=TOKENS)
 
 
 def header_bytes(head: bytes | memoryview, *, file_size: int, where: str) -> int:
     """Return how many bytes of the file are header, with the length field. ``head`` holds 8 bytes or more."""
-    if file_size < 8 or len(head) < 8:
-        raise ShardError(f"The shard is cut short: {file_size} bytes.", where=where, remedy=SHARD_REMEDY)
-    length = int.from_bytes(head[:8], "little")
-    if length > MAX_HEADER_BYTES:
-        raise ShardError(
-            f"The shard's header claims {length} bytes.",
-            where=where,
-            expected=f"at most {MAX_HEADER_BYTES}",
-            remedy=SHARD_REMEDY,
-        )
-    if 8 + length > file_size:
-        raise ShardError(
-            f"The shard is cut short: {file_size} bytes, and its header alone has {8 + length}.",
-            where=where,
-            remedy=SHARD_REMEDY,
-        )
-    return 8 + length
+    return head_bytes(head, _KIND, file_size=file_size, where=where)
 
 
 def parse_header(head: bytes | memoryview, *, file_size: int, where: str) -> ShardHeader:
@@ -120,87 +107,16 @@ def parse_header(head: bytes | memoryview, *, file_size: int, where: str) -> Sha
     Raises:
         ShardError: not a token shard, of another version, or any claim that does not fit the file.
     """
-    data_begin = header_bytes(head, file_size=file_size, where=where)
-    header = _parse_json(bytes(head[8:data_begin]), where)
-    metadata = header.pop("__metadata__", None)
-    if not isinstance(metadata, dict) or cast(dict[str, Any], metadata).get("format") != FORMAT:
-        raise ShardError(
-            "The file is not a token shard.", where=where, expected=f'metadata "format": "{FORMAT}"'
-        )
-    metadata = cast(dict[str, Any], metadata)
-    if metadata.get("version") != VERSION:
-        raise ShardError(f"The shard has version {metadata.get('version')!r}.", where=where, expected=VERSION)
-    spans = {name: _parse_span(name, entry, data_begin, where) for name, entry in header.items()}
-    _check_layout(spans, data_begin, file_size, where)
+    metadata, spans = parse_head(head, _KIND, file_size=file_size, where=where)
     tokens, offsets = _required(spans, where)
     return ShardHeader(
         tokens=tokens,
         document_offsets=offsets,
+        sentence_offsets=_sentence_offsets(spans, where),
         tokenizer_fingerprint=str(metadata.get("tokenizer_fingerprint", "")),
         separator_id=_number(metadata, "separator_id", where),
         vocab_size=_number(metadata, "vocab_size", where),
     )
-
-
-def _parse_json(text: bytes, where: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({key for key, _ in pairs}) != len(pairs):
-            raise ValueError("a key stands twice")
-        return dict(pairs)
-
-    try:
-        header: Any = json.loads(text.decode(), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise ShardError(
-            f"The shard's header is not valid JSON: {error}", where=where, remedy=SHARD_REMEDY
-        ) from None
-    if not isinstance(header, dict):
-        raise ShardError("The shard's header is no JSON object.", where=where, remedy=SHARD_REMEDY)
-    return cast(dict[str, Any], header)
-
-
-def _parse_span(name: str, entry: Any, data_begin: int, where: str) -> ArraySpan:
-    wrong = ShardError(
-        f"The shard's header entry {name!r} is wrong: {entry!r:.200}", where=where, remedy=SHARD_REMEDY
-    )
-    if not isinstance(entry, dict):
-        raise wrong
-    fields = cast(dict[str, Any], entry)
-    dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
-    if set(fields) != {"dtype", "shape", "data_offsets"} or dtype not in _DTYPES:
-        raise wrong
-    if not _is_counts(shape) or not _is_counts(offsets) or len(offsets) != 2 or len(shape) > 8:
-        raise wrong
-    size = _DTYPES[dtype]
-    for dimension in shape:
-        size *= dimension
-    if offsets[1] - offsets[0] != size:
-        raise wrong
-    return ArraySpan(dtype, tuple(shape), data_begin + offsets[0], size)
-
-
-def _is_counts(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in cast(list[Any], value))
-
-
-def _check_layout(spans: dict[str, ArraySpan], data_begin: int, file_size: int, where: str) -> None:
-    """The arrays cover the file from the header to its end, without gap or overlap."""
-    position = data_begin
-    for name, span in sorted(spans.items(), key=lambda item: (item[1].begin, item[1].size_bytes)):
-        if span.begin != position:
-            raise ShardError(
-                f"The shard's array {name!r} overlaps another or leaves a gap.",
-                where=where,
-                remedy=SHARD_REMEDY,
-            )
-        position += span.size_bytes
-    if position != file_size:
-        raise ShardError(
-            f"The shard has {file_size} bytes.",
-            where=where,
-            expected=f"{position} by its header",
-            remedy=SHARD_REMEDY,
-        )
 
 
 def _required(spans: dict[str, ArraySpan], where: str) -> tuple[ArraySpan, ArraySpan]:
@@ -214,6 +130,17 @@ def _required(spans: dict[str, ArraySpan], where: str) -> tuple[ArraySpan, Array
             "The shard has no flat array `document_offsets` of int64.", where=where, remedy=SHARD_REMEDY
         )
     return tokens, offsets
+
+
+def _sentence_offsets(spans: dict[str, ArraySpan], where: str) -> ArraySpan | None:
+    span = spans.get(SENTENCE_OFFSETS)
+    if span is not None and (span.dtype != "U32" or len(span.shape) != 1 or span.shape[0] < 1):
+        raise ShardError(
+            "The shard's array `sentence_offsets` is no flat array of uint32.",
+            where=where,
+            remedy=SHARD_REMEDY,
+        )
+    return span
 
 
 def _number(metadata: dict[str, Any], key: str, where: str) -> int:

@@ -5,15 +5,26 @@ Nothing is changed.
 """
 
 import hashlib
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from outlast.cleaning.report import read_report
 from outlast.errors import ObjectNotFound, ShardError
-from outlast.shards.manifest import Manifest, ShardEntry, read_manifest
-from outlast.shards.read import TokenShard, check_entry, open_shard, read_shard_bytes
-from outlast.storage import Store
+from outlast.shards.example_shard import check_rows, read_examples
+from outlast.shards.manifest import (
+    FileEntry,
+    Manifest,
+    PairTableEntry,
+    ShardEntry,
+    StaticExamples,
+    read_manifest,
+)
+from outlast.shards.pair_table import TableIdentity, identity_of, read_pair_table
+from outlast.shards.read import Buffer, TokenShard, check_entry, map_file, read_shard_bytes
+from outlast.storage import Store, open_store
 
 _BLOCK_TOKENS = 2**22
 
@@ -22,19 +33,40 @@ def verify_manifest(url: str) -> list[str]:
     """Check every byte of every shard that a manifest names; return the problems, one line each.
 
     Checked are size and sha256, header and offsets, dtype, counts and tokenizer against the manifest, that
-    every token lies in the vocabulary, and that a separator ends each document.
+    every token lies in the vocabulary, that a separator ends each document, and that pairs lie in their
+    shards; of static examples, every value.
 
     Raises:
         ShardError: the manifest itself is missing or damaged.
         StorageError: the store does not answer.
     """
     manifest, store = read_manifest(url)
-    return [
+    problems = [
         f"{entry.name}: {problem}"
         for entries in manifest.splits.values()
         for entry in entries
         for problem in _verify_shard(store, manifest, entry)
     ]
+    for pair_set in manifest.pairs or ():
+        folder = open_store(f"{store.url}/{pair_set.path}")
+        for split, tables in pair_set.splits.items():
+            tokens = [entry.num_tokens for entry in manifest.shards(split)]
+            for shard, table in enumerate(tables):
+                identity = identity_of(manifest, pair_set, split, shard)
+                problems += [
+                    f"{pair_set.path}/{table.name}: {problem}"
+                    for problem in _verify_table(folder, table, identity, tokens)
+                ]
+    return problems
+
+
+def _verify_table(
+    folder: Store, table: PairTableEntry, identity: TableIdentity, shard_tokens: Sequence[int]
+) -> list[str]:
+    def check(content: Buffer) -> None:
+        read_pair_table(content, table, identity=identity, shard_tokens=shard_tokens, where=table.name)
+
+    return _verify_file(folder, table, check)
 
 
 def describe_manifest(url: str) -> dict[str, Any]:
@@ -47,15 +79,34 @@ def describe_manifest(url: str) -> dict[str, Any]:
         splits[name] = {
             "shards": len(entries),
             "documents": sum(entry.num_documents for entry in entries),
+            "sentences": sum(e.num_sentences or 0 for e in entries) if manifest.has_sentences else None,
+            **({} if manifest.examples is None else {"examples": sum(e.num_examples or 0 for e in entries)}),
             "tokens": num_tokens,
             "size_bytes": sum(entry.size_bytes for entry in entries),
             "text_bytes": text_bytes,
             "text_bytes_per_token": round(text_bytes / num_tokens, 3) if text_bytes and num_tokens else None,
         }
+    pairs = [
+        {
+            "sequence_length": pair_set.sequence_length,
+            "num_passes": pair_set.num_passes,
+            "short_probability": pair_set.short_probability,
+            "seed": pair_set.seed,
+            "examples": {
+                split: sum(table.num_examples for table in tables)
+                for split, tables in pair_set.splits.items()
+            },
+            "random_share": round(pair_set.random_share, 4),
+            "size_bytes": sum(table.size_bytes for tables in pair_set.splits.values() for table in tables),
+        }
+        for pair_set in manifest.pairs or ()
+    ]
     return {
         "fingerprint": manifest.fingerprint,
         "token_dtype": manifest.token_dtype,
         "splits": splits,
+        "pairs": pairs,
+        **({} if manifest.examples is None else {"examples": asdict(manifest.examples)}),
         "tokenizer": {
             "path": manifest.tokenizer.path,
             "fingerprint": manifest.tokenizer.fingerprint,
@@ -64,6 +115,12 @@ def describe_manifest(url: str) -> dict[str, Any]:
         },
         "provenance": manifest.provenance,
     }
+
+
+def read_cleaning_report(url: str) -> dict[str, Any]:
+    """Return what cleaning dropped and changed in a data set. Raises ShardError, or CorpusError where there
+    is no report."""
+    return read_report(read_manifest(url)[1])
 
 
 def _text_bytes(manifest: Manifest, split: str) -> int | None:
@@ -76,24 +133,58 @@ def _text_bytes(manifest: Manifest, split: str) -> int | None:
 
 
 def _verify_shard(store: Store, manifest: Manifest, entry: ShardEntry) -> list[str]:
+    examples = manifest.examples
+    if examples is not None:
+        return _verify_file(store, entry, lambda content: _check_examples(manifest, examples, entry, content))
+    found: list[TokenShard] = []
+
+    def check(content: Buffer) -> None:
+        shard = read_shard_bytes(content, where=entry.name)
+        check_entry(shard, entry, where=entry.name)
+        found.append(shard)
+
+    problems = _verify_file(store, entry, check)
+    return problems + [problem for shard in found for problem in _verify_content(shard, manifest)]
+
+
+def _verify_file(store: Store, entry: FileEntry, check: Callable[[Buffer], None]) -> list[str]:
+    """Return what is wrong with a file: its size, its bytes, or what ``check`` raises about its content."""
     path = store.local_path(entry.name)
     problems: list[str] = []
     try:
         size = store.size_bytes(entry.name)
         if size != entry.size_bytes:
             problems.append(f"has {size} bytes, the manifest says {entry.size_bytes}")
-        content = None if path else store.read(entry.name)
-        digest = _digest(path) if path else hashlib.sha256(content or b"").hexdigest()
+        content: Buffer = map_file(path) if path else store.read(entry.name)
+        digest = hashlib.sha256(content).hexdigest()
         if digest != entry.sha256:
             problems.append(f"has sha256 {digest}, the manifest says {entry.sha256}")
-        shard = open_shard(path) if path else read_shard_bytes(content or b"", where=entry.name)
-        check_entry(shard, entry, where=entry.name)
+        check(content)
     except (ObjectNotFound, FileNotFoundError):
         return ["is missing"]
     except ShardError as error:
-        problem = error.message + (f" Expected: {error.expected}." if error.expected else "")
-        return [*problems, problem]
-    return problems + _verify_content(shard, manifest)
+        place = f"{error.where}: " if error.where and error.where != entry.name else ""
+        expected = f" Expected: {error.expected}." if error.expected else ""
+        return [*problems, place + error.message + expected]
+    return problems
+
+
+def _check_examples(manifest: Manifest, examples: StaticExamples, entry: ShardEntry, content: Buffer) -> None:
+    """Check every value of an example shard. Raises ShardError."""
+    arrays = read_examples(content, entry, examples, manifest.tokenizer, where=entry.name)
+    num_tokens = 0
+    num_rows = max(1, _BLOCK_TOKENS // examples.sequence_length)
+    for first in range(0, entry.num_examples or 0, num_rows):
+        rows = {name: array[first : first + num_rows] for name, array in arrays.items()}
+        num_tokens += int(rows["attention_mask"].sum(dtype=np.int64))
+        check_rows(
+            rows,
+            examples,
+            vocab_size=manifest.tokenizer.vocab_size,
+            place=lambda row, first=first: f"example {first + row}",
+        )
+    if num_tokens != entry.num_tokens:
+        raise ShardError(f"holds {num_tokens} tokens, the manifest says {entry.num_tokens}")
 
 
 def _verify_content(shard: TokenShard, manifest: Manifest) -> list[str]:
@@ -119,8 +210,3 @@ def _verify_content(shard: TokenShard, manifest: Manifest) -> list[str]:
     if len(wrong):
         problems.append(f"document {wrong[0]} does not end with the separator {tokenizer.special_ids['sep']}")
     return problems
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,23 +4,18 @@ In: the ids of documents, one after another. Out: a shard object and its ``Shard
 give the same bytes.
 """
 
-import hashlib
-import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.errors import ShardError, StorageError
+from outlast.errors import ShardError
 from outlast.shards.manifest import ShardEntry
-from outlast.shards.token_format import make_header, token_dtype
+from outlast.shards.spool import Spool
+from outlast.shards.token_format import MAX_TOKENS_WITH_SENTENCES, make_header, token_dtype
 from outlast.storage import Store
-
-_CHUNK_BYTES = 8 * 2**20
 
 
 class TokenShardWriter:
@@ -30,6 +25,7 @@ class TokenShardWriter:
         vocab_size: ids lie below it; it decides between uint16 and uint32.
         separator_id: written behind each document.
         tokenizer_fingerprint: of the tokenizer that made the ids.
+        has_sentences: whether every document comes with the lengths of its sentences.
         spool_folder: where the nameless temporary files lie; None for the system's folder.
     """
 
@@ -39,6 +35,7 @@ class TokenShardWriter:
         vocab_size: int,
         separator_id: int,
         tokenizer_fingerprint: str,
+        has_sentences: bool = False,
         spool_folder: Path | None = None,
     ) -> None:
         if not 0 <= separator_id < vocab_size:
@@ -48,16 +45,12 @@ class TokenShardWriter:
         self.tokenizer_fingerprint = tokenizer_fingerprint
         self.num_tokens = 0
         self.num_documents = 0
+        self.num_sentences = 0 if has_sentences else None
         self._dtype = token_dtype(vocab_size)
-        self._files = ExitStack()
         self._separator = np.array([separator_id], self._dtype).tobytes()
-        try:
-            tokens, offsets = (tempfile.TemporaryFile(dir=spool_folder) for _ in range(2))  # noqa: SIM115
-            self._tokens = self._files.enter_context(tokens)
-            self._offsets = self._files.enter_context(offsets)
-            self._offsets.write(bytes(8))
-        except OSError as error:
-            raise _spool_failed(error) from error
+        # Sentence offsets, document offsets and tokens, in the order in which they follow in the file.
+        self._spool = Spool(3, spool_folder)
+        self._spool.write(bytes(4) if has_sentences else b"", bytes(8), b"")
 
     def __enter__(self) -> "TokenShardWriter":
         return self
@@ -65,15 +58,20 @@ class TokenShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # On a full disk closing fails again; the failed write has been reported, and the file has no name.
-        with suppress(OSError):
-            self._files.close()
+        self._spool.close()
 
-    def add(self, ids: NDArray[np.integer[Any]]) -> None:
+    def add(
+        self, ids: NDArray[np.integer[Any]], sentence_lengths: NDArray[np.integer[Any]] | None = None
+    ) -> None:
         """Append one document, integers of shape (num_tokens,), not empty.
 
+        Args:
+            sentence_lengths: integers from 1, of shape (num_sentences,): the tokens of each sentence, which
+                add up to those of the document. Given if and only if the shard has sentences.
+
         Raises:
-            ShardError: no ids, or one outside the vocabulary.
+            ShardError: no ids, or one outside the vocabulary; sentences that do not make up the document;
+                more tokens than the offsets of sentences can tell.
             StorageError: the temporary files cannot be written.
         """
         if not len(ids):
@@ -84,13 +82,36 @@ class TokenShardWriter:
                 f"The id {low if low < 0 else high} is outside the vocabulary.",
                 expected=f"0 to {self.vocab_size - 1}",
             )
+        sentence_ends = self._sentence_ends(len(ids), sentence_lengths)
         self.num_tokens += len(ids) + 1
         self.num_documents += 1
-        try:
-            self._tokens.write(ids.astype(self._dtype).tobytes() + self._separator)
-            self._offsets.write(self.num_tokens.to_bytes(8, "little"))
-        except OSError as error:
-            raise _spool_failed(error) from error
+        self._spool.write(
+            sentence_ends,
+            self.num_tokens.to_bytes(8, "little"),
+            ids.astype(self._dtype).tobytes() + self._separator,
+        )
+
+    def _sentence_ends(self, num_ids: int, lengths: NDArray[np.integer[Any]] | None) -> bytes:
+        """Return the ends of a document's sentences as they stand in the shard, and count the sentences."""
+        if self.num_sentences is None and lengths is None:
+            return b""
+        if self.num_sentences is None or lengths is None:
+            raise ShardError("Either all documents of a shard have sentences or none has.")
+        if not len(lengths) or lengths.min() < 1 or lengths.sum() != num_ids:
+            raise ShardError(
+                f"The sentences have {lengths.sum()} tokens.",
+                expected=f"{num_ids}, as the document, and at least 1 in each",
+            )
+        if self.num_tokens + num_ids + 1 > MAX_TOKENS_WITH_SENTENCES:
+            raise ShardError(
+                "The shard has more tokens than the offsets of its sentences can tell.",
+                expected=f"at most {MAX_TOKENS_WITH_SENTENCES}",
+                remedy="raise shards.num_shards",
+            )
+        self.num_sentences += len(lengths)
+        ends = self.num_tokens + np.cumsum(lengths, dtype=np.int64)
+        ends[-1] += 1  # the separator
+        return ends.astype("<u4").tobytes()
 
     def write(self, store: Store, name: str) -> ShardEntry:
         """Put the shard in place, whole, and return its entry for the manifest.
@@ -106,60 +127,17 @@ class TokenShardWriter:
         header = make_header(
             num_tokens=self.num_tokens,
             num_documents=self.num_documents,
+            num_sentences=self.num_sentences,
             vocab_size=self.vocab_size,
             separator_id=self.separator_id,
             tokenizer_fingerprint=self.tokenizer_fingerprint,
         )
-        chunks = _Spooled(header, (self._offsets, self._tokens))
-        digest = hashlib.sha256()
-        for chunk in chunks:
-            digest.update(chunk)
-        store.replace(name, chunks)
+        size_bytes, sha256 = self._spool.put(store, name, header)
         return ShardEntry(
             name=name,
-            size_bytes=chunks.size_bytes,
-            sha256=digest.hexdigest(),
+            size_bytes=size_bytes,
+            sha256=sha256,
             num_tokens=self.num_tokens,
             num_documents=self.num_documents,
+            num_sentences=self.num_sentences,
         )
-
-
-class _Spooled(Sequence[bytes]):
-    """The content of a shard, read from the temporary files a slice at a time, however large it is."""
-
-    def __init__(self, header: bytes, files: Sequence[IO[bytes]]) -> None:
-        self._header = header
-        self._slices: list[tuple[IO[bytes], int]] = []
-        self.size_bytes = len(header)
-        for file in files:
-            try:
-                size = file.seek(0, 2)
-            except OSError as error:
-                raise _spool_failed(error) from error
-            self.size_bytes += size
-            self._slices += [(file, begin) for begin in range(0, size, _CHUNK_BYTES)]
-
-    def __len__(self) -> int:
-        return 1 + len(self._slices)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        if range(len(self))[index] == 0:
-            return self._header
-        file, begin = self._slices[range(len(self))[index] - 1]
-        file.seek(begin)
-        return file.read(_CHUNK_BYTES)
-
-
-def _spool_failed(error: OSError) -> StorageError:
-    return StorageError(
-        f"Cannot write temporary files: {error.strerror}.",
-        remedy="free space in the output folder (for a remote one: in the folder that TMPDIR names)",
-    )

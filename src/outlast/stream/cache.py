@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from outlast.errors import ObjectNotFound, ShardError, StorageError, StoreUnreachable
-from outlast.shards.manifest import ShardEntry
+from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
 
 _RANGE_BYTES = 4 * 2**20
@@ -45,7 +45,7 @@ class ShardCache:
         except OSError as error:
             raise self._failed("make", error) from None
 
-    def fetch(self, store: Store, entry: ShardEntry) -> Path:
+    def fetch(self, store: Store, entry: FileEntry) -> Path:
         """Return the local path of a shard, downloading and verifying it where it is not there yet.
 
         Another process may make room at any moment: who opens the file and finds it gone fetches it again.
@@ -69,7 +69,7 @@ class ShardCache:
             os.utime(path)
         return path
 
-    def _holds(self, path: Path, entry: ShardEntry) -> bool:
+    def _holds(self, path: Path, entry: FileEntry) -> bool:
         """Whether the shard is there and whole; what a crash of the machine has left in its place goes."""
         try:
             with path.open("rb") as file:
@@ -82,7 +82,7 @@ class ShardCache:
         path.unlink(missing_ok=True)
         return False
 
-    def _download(self, store: Store, entry: ShardEntry, part: BinaryIO, path: Path) -> None:
+    def _download(self, store: Store, entry: FileEntry, part: BinaryIO, path: Path) -> None:
         # The file takes its size first: everybody who makes room counts it.
         part.truncate(entry.size_bytes)
         self._make_room(path)
@@ -172,7 +172,7 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _copy(store: Store, entry: ShardEntry, part: BinaryIO) -> str:
+def _copy(store: Store, entry: FileEntry, part: BinaryIO) -> str:
     """Copy a shard by parallel range reads, in order; return its sha256."""
     digest = hashlib.sha256()
     starts = range(0, entry.size_bytes, _RANGE_BYTES)
@@ -193,7 +193,7 @@ def _copy(store: Store, entry: ShardEntry, part: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _explain(store: Store, entry: ShardEntry, error: StorageError) -> ShardError | StorageError:
+def _explain(store: Store, entry: FileEntry, error: StorageError) -> ShardError | StorageError:
     """Return what a failed read says about the shard: one that is absent or cut short is damaged."""
     if isinstance(error, StoreUnreachable):
         return error

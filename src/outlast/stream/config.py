@@ -1,5 +1,7 @@
 """The ``[stream]`` table: which examples a run sees, and how they are read."""
 
+from typing import Literal
+
 from pydantic import NonNegativeInt, PositiveInt
 
 from outlast.config import table
@@ -10,6 +12,9 @@ class StreamConfig:
     # Identity: changing one of these makes it another run.
     manifest: str | None = None
     """URL of the manifest.json that `outlast prepare` wrote."""
+    packing: Literal["blocks", "pairs"] = "blocks"
+    """What an example is: a run of tokens, or two segments of text for next-sentence prediction, from the
+    tables of the data set for this sequence length."""
     sequence_length: PositiveInt = 128
     """Tokens in an example, special tokens included."""
     global_batch_size: PositiveInt = 32

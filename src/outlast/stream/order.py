@@ -40,15 +40,22 @@ class Placement(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A run of consecutive rows that one window of one lane fills."""
+    """A run of consecutive rows of a lane that one window fills."""
 
-    first_row: int
     num_rows: int
-    lane: int
     epoch: int
     window: int
     offset: int
     """Index of the first row within the window."""
+
+
+class LaneRows(NamedTuple):
+    """The rows of a batch that one lane fills, or some of them."""
+
+    lane: int
+    first: int
+    """Index of the first row within the lane's rows."""
+    num_rows: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,34 +119,53 @@ class Order:
         """Return how many epochs are consumed before a step."""
         return step * self.lane_rows / self.lane_examples
 
-    def rows(self, step: int, first: int = 0, stop: int | None = None) -> Placement:
-        """Return the placement of rows ``first .. stop`` of a step's batch."""
+    def rows(self, step: int, first: int = 0, stop: int | None = None, num_steps: int = 1) -> Placement:
+        """Return the placement of rows ``first .. stop`` of the batches of consecutive steps, end to end."""
         stop = self.global_batch_size if stop is None else stop
-        shards = np.empty(stop - first, np.int64)
-        records = np.empty(stop - first, np.int64)
-        for span in self.spans(step, first, stop):
-            placed = self.window(span.lane, span.epoch, span.window)
-            filled = slice(span.first_row - first, span.first_row - first + span.num_rows)
-            taken = slice(span.offset, span.offset + span.num_rows)
-            shards[filled] = placed.shards[taken]
-            records[filled] = placed.records[taken]
-        return Placement(shards, records)
+        placed = np.empty((2, num_steps, stop - first), np.int64)
+        done = 0
+        for lane, lane_first, num_rows in self.lanes(first, stop):
+            columns = placed[:, :, done : done + num_rows]
+            start = step * self.lane_rows + lane_first
+            if num_rows == self.lane_rows:
+                # A lane's steps follow each other without a gap: one walk for all of them.
+                columns[...] = self._walk(lane, start, num_steps * num_rows).reshape(columns.shape)
+            else:
+                for ahead in range(num_steps):
+                    columns[:, ahead] = self._walk(lane, start + ahead * self.lane_rows, num_rows)
+            done += num_rows
+        return Placement(*placed.reshape(2, -1))
 
-    def spans(self, step: int, first: int, stop: int) -> Iterator[Span]:
-        """Cut rows ``first .. stop`` of a step at the borders of lanes, epochs and windows."""
+    def lanes(self, first: int, stop: int) -> Iterator[LaneRows]:
+        """Cut rows ``first .. stop`` of a batch at the borders of lanes."""
         row = first
         while row < stop:
-            lane, row_in_lane = divmod(row, self.lane_rows)
-            epoch, index = divmod(step * self.lane_rows + row_in_lane, self.lane_examples)
-            window, offset = divmod(index, self.lane_window)
-            num_rows = min(
-                stop - row,
-                self.lane_rows - row_in_lane,
-                self.lane_examples - index,
-                self.lane_window - offset,
-            )
-            yield Span(row, num_rows, lane, epoch, window, offset)
+            lane, lane_first = divmod(row, self.lane_rows)
+            num_rows = min(stop - row, self.lane_rows - lane_first)
+            yield LaneRows(lane, lane_first, num_rows)
             row += num_rows
+
+    def spans(self, start: int, num_rows: int) -> Iterator[Span]:
+        """Cut consecutive rows of any lane, the first being its row ``start``, at epochs and windows."""
+        stop = start + num_rows
+        while start < stop:
+            epoch, index = divmod(start, self.lane_examples)
+            window, offset = divmod(index, self.lane_window)
+            num_rows = min(stop - start, self.lane_examples - index, self.lane_window - offset)
+            yield Span(num_rows, epoch, window, offset)
+            start += num_rows
+
+    def _walk(self, lane: int, start: int, num_rows: int) -> NDArray[np.int64]:
+        """Return shards and records of consecutive rows of a lane: int64 (2, num_rows)."""
+        walked = np.empty((2, num_rows), np.int64)
+        done = 0
+        for span in self.spans(start, num_rows):
+            placed = self.window(lane, span.epoch, span.window)
+            taken = slice(span.offset, span.offset + span.num_rows)
+            walked[0, done : done + span.num_rows] = placed.shards[taken]
+            walked[1, done : done + span.num_rows] = placed.records[taken]
+            done += span.num_rows
+        return walked
 
     def window(self, lane: int, epoch: int, window: int) -> Placement:
         """Return the placement of a window's examples in the order they are seen. Cached: it is a sort."""
@@ -156,10 +182,12 @@ class Order:
         start = window * self.lane_window
         length = min(self.lane_window, self.lane_examples - start)
         shuffled = permutation(length, derive_key(self.seed, epoch, "window", lane, window))
-        ranks = lane * self.lane_examples + start + shuffled
-        position = np.searchsorted(ends, ranks, side="right")
+        first = lane * self.lane_examples + start
+        # A table of the window's shards is three times as fast as a binary search for each example.
+        counts = np.diff(np.clip(ends, first, first + length), prepend=first)
+        position = np.repeat(np.arange(len(ends), dtype=np.int32), counts)[shuffled]
         begins = ends - np.asarray(self.shard_examples, np.int64)[shard_order]
-        return Placement(shard_order[position], ranks - begins[position])
+        return Placement(shard_order[position], first + shuffled - begins[position])
 
     def _sorted_epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the epoch's shard permutation, and where each shard of it ends in the epoch's sequence."""

@@ -10,6 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,17 +37,28 @@ class Tokenizer(ABC):
         self.manifest = manifest
         self.model = model
 
-    @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the ids of each text, int32 of shape (num_tokens,), without special ids.
 
         Raises:
             TokenizerError: a text holds half of a surrogate pair, which no encoding can express.
         """
+        return [np.asarray(ids, np.int32) for ids in self._encode(texts)]
+
+    def encode_joined(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the ids of all texts end to end, int32 of shape (num_tokens,), and how many each text has,
+        int64 of shape (num_texts,). For many short texts: no array for each. Raises TokenizerError.
+        """
+        encoded = self._encode(texts)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return np.fromiter(chain.from_iterable(encoded), np.int32, int(lengths.sum())), lengths
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Return the ids of one text, int32 of shape (num_tokens,)."""
         return self.encode_batch([text])[0]
+
+    @abstractmethod
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     @abstractmethod
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
@@ -86,10 +98,9 @@ class SentencePieceTokenizer(Tokenizer):
             raise TokenizerError(f"sentencepiece cannot read the model: {error}") from None
         _check_size(manifest, self.processor.get_piece_size())
 
-    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         check_text(texts)
-        encoded: list[list[int]] = self.processor.encode(list(texts), out_type=int, num_threads=1)
-        return [np.asarray(ids, np.int32) for ids in encoded]
+        return self.processor.encode(list(texts), out_type=int, num_threads=1)
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
         return self.processor.decode(self._checked(ids))
@@ -115,10 +126,10 @@ class TokenizersTokenizer(Tokenizer):
         self._encoder.no_padding()
         _check_size(manifest, self.processor.get_vocab_size(with_added_tokens=True))
 
-    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         check_text(texts)
         encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
         return self.processor.decode(self._checked(ids), skip_special_tokens=True)

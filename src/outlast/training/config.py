@@ -56,7 +56,7 @@ class TrainingConfig:
     """Parts that a batch is computed in, one after the other, to save memory; changes rounding only."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations and products; parameters, softmax, norms and loss stay float32."""
-    remat: Literal["none", "selective", "layer"] = "none"
+    remat: Literal["none", "selective", "layer"] = "selective"
     """What the backward pass computes again: nothing, all but the products, or whole layers."""
     log_interval_steps: PositiveInt = 10
     evaluation_interval_steps: PositiveInt | None = None

@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from outlast.errors import Interrupted, Preempted
+from outlast.logs import log
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.metrics import StepMeter
 from outlast.training.preemption import Notice
@@ -68,6 +69,7 @@ def train(
     meter.close()
     if saves.wait() != step:  # nothing saved here yet, or the save failed: this one must not
         saves.save(step, state, wait=True)
+    log.debug("step %d: everything is saved, leaving", step)
     if notice:
         _leave(notice, step, total_steps)
     return state

@@ -157,6 +157,7 @@ class StepMeter:
                 f"The loss of step {step} is {host.loss_sum}, the norm of its gradient {host.grad_norm}.",
                 remedy="lower optimizer.learning_rate or clip_norm; the checkpoints before it are sound",
             )
+        log.debug("step %d: loss %.4f", step, host.loss_sum / max(host.weight_sum, 1.0))
         self._interval.append(host)
         self._fetched_step = step
         if step % self.interval_steps == 0:

@@ -66,8 +66,27 @@ def make_optimizer(config: OptimizerConfig, schedule: Schedule, decays: Any) -> 
     Args:
         decays: a tree of bool like the parameters: whether weight decay applies.
     """
-    clip = [] if math.isinf(config.clip_norm) else [optax.clip_by_global_norm(config.clip_norm)]
-    return optax.chain(*clip, *_direction(config, decays), optax.scale_by_learning_rate(schedule))
+    return optax.chain(
+        *([] if math.isinf(config.clip_norm) else [_clip_by_global_norm(config.clip_norm)]),
+        *_direction(config, decays),
+        optax.scale_by_learning_rate(schedule),
+    )
+
+
+def _clip_by_global_norm(limit: float) -> optax.GradientTransformation:
+    """Pascanu et al. (2013), algorithm 1, as one factor.
+
+    optax's own divides each element by the norm and multiplies it by the limit, behind a condition. Out of
+    that XLA on CPU makes passes over memory of their own; a product with one scalar goes into the pass of
+    the moments.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        factor = jnp.minimum(jnp.float32(1), jnp.float32(limit) / optax.tree.norm(updates))
+        return jax.tree.map(lambda g: g * factor, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def _direction(config: OptimizerConfig, decays: Any) -> list[optax.GradientTransformation]:

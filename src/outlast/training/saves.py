@@ -8,6 +8,7 @@ import time
 
 from outlast.checkpoint.attempts import Attempt
 from outlast.checkpoint.save import CheckpointWriter
+from outlast.logs import log
 from outlast.training.state import TrainState, snapshot
 
 
@@ -33,9 +34,11 @@ class Saves:
         One that is still being written is finished first: what an evaluation judges must be kept.
         """
         self._writer.close()
+        log.debug("step %d: copying the state off the device", step)
         began = time.monotonic()
         arrays = snapshot(state)
         blocking_seconds = time.monotonic() - began
+        log.debug("step %d: copied in %.4f s", step, blocking_seconds)
         self._writer.save(step, arrays, wait=wait, blocking_seconds=blocking_seconds)
 
     def wait(self) -> int | None:

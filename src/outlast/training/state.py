@@ -70,7 +70,9 @@ def restore_tree(arrays: Mapping[str, NDArray[Any]], template: Tree) -> Tree:
             mistakes.append(f"{name} is {found.dtype}{found.shape}, expected {value.dtype}{value.shape}")
     if mistakes:
         raise CheckpointError("The checkpoint does not fit this run: " + "; ".join(mistakes[:5]) + ".")
-    return jax.tree.unflatten(jax.tree.structure(template), [jnp.array(arrays[name]) for name in expected])
+    # Copies of our own, put on the device as they are: jnp.array compiles a program for each shape it copies.
+    leaves = [jax.device_put(np.array(arrays[name], copy=True)) for name in expected]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def _flat(tree: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """One update: pure functions from state and batch to state and measurements.
 
-The gradient is that of the summed loss over the whole batch, divided once by the summed weight, so cutting
-the batch into microbatches changes rounding and nothing else. Masks and dropout are keyed by (seed, step,
-global row).
+The gradient is that of the mean loss: of the loss summed over the whole batch, divided by the summed weight.
+Cutting the batch into microbatches changes rounding and nothing else. Masks and dropout are keyed by (seed,
+step, global row).
 """
 
 from collections.abc import Callable, Mapping
@@ -59,12 +59,19 @@ def make_train_step(
         output = objective.loss(params, model_state, batch, row_keys=keys, train=True)
         return output.loss_sum, output
 
+    def mean_loss(*arguments: Any) -> tuple[Array, LossOutput]:
+        loss_sum, output = loss(*arguments)
+        return loss_sum / _at_least_one(output.weight_sum), output
+
     gradient = jax.grad(loss, has_aux=True)
 
     def accumulate(state: TrainState, batch: Batch) -> tuple[Params, LossOutput]:
+        """Return the gradient of the mean loss, and sums over the batch."""
         rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.int32)
         if num_microbatches == 1:
-            return gradient(state.params, state.model_state, state.step, rows, batch)
+            # Dividing the loss, not the gradient, saves a pass over an array as large as the parameters.
+            whole = jax.grad(mean_loss, has_aux=True)
+            return whole(state.params, state.model_state, state.step, rows, batch)
 
         def microbatch(total: Any, part: Any) -> tuple[Any, None]:
             added = gradient(state.params, state.model_state, state.step, *part)
@@ -74,13 +81,12 @@ def make_train_step(
         first = jax.tree.map(lambda x: x[0], parts)
         shapes = jax.eval_shape(lambda: gradient(state.params, state.model_state, state.step, *first))
         zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-        total, _ = jax.lax.scan(microbatch, zeros, parts)
-        return total
+        (total, output), _ = jax.lax.scan(microbatch, zeros, parts)
+        weight = _at_least_one(output.weight_sum)
+        return jax.tree.map(lambda g: g / weight, total), output
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Measured]:
         gradients, output = accumulate(state, batch)
-        weight = jnp.maximum(output.weight_sum, 1.0)
-        gradients = jax.tree.map(lambda g: g / weight, gradients)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
         measured = Measured(
@@ -105,3 +111,7 @@ def make_evaluation_step(objective: MlmObjective, *, seed: int) -> EvaluationSte
         return Measured(output.loss_sum, output.weight_sum, output.metrics["correct"], zero, zero)
 
     return jax.jit(evaluation_step)
+
+
+def _at_least_one(weight: Array) -> Array:
+    return jnp.maximum(weight, 1.0)

@@ -1,0 +1,115 @@
+"""The verdict of the merge, piece by piece: which documents and lines are dropped because an earlier one is
+like them.
+
+In: what the merge decided. Out: ``cleaning/drops/<piece>-<section>.documents`` (a byte for each document that
+the scan saw: 0 keep, 1 exact, 2 near duplicate) and ``.lines`` (a bit for each line that it saw), and
+``cleaning/merged.json``, which is written last. Where that is, the scan is over (docs/formats/cleaning.md).
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+
+from outlast.errors import CorpusError
+from outlast.storage import Store
+
+MERGED_NAME = "cleaning/merged.json"
+REASONS = (None, "exact_duplicate", "near_duplicate")
+"""By the byte of a document."""
+
+_FORMAT = "outlast-duplicates"
+_VERSION = 1
+
+DocumentPlace = tuple[int, str, int]
+"""Piece, section, number among the documents that the scan saw."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DuplicateExample:
+    """A dropped document, the earlier one that it is like, and how much."""
+
+    dropped: DocumentPlace
+    like: DocumentPlace
+    similarity: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """What the merge found."""
+
+    num_documents: int
+    num_lines: int
+    dropped: dict[str, int]
+    dropped_lines: int
+    examples: dict[str, list[DuplicateExample]]
+
+    def quoted(self, piece: int, section: str) -> set[int]:
+        """Return the documents of a section that an example names."""
+        places = [
+            place
+            for examples in self.examples.values()
+            for example in examples
+            for place in (example.dropped, example.like)
+        ]
+        return {number for found, kind, number in places if (found, kind) == (piece, section)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drops:
+    """The verdict on a section: ``documents`` uint8 of shape (documents,), ``lines`` bool of shape
+    (lines,)."""
+
+    documents: NDArray[np.uint8]
+    lines: NDArray[np.bool_]
+    quoted: set[int]
+
+
+def write_drops(
+    store: Store, piece: int, section: str, documents: NDArray[np.uint8], lines: NDArray[np.bool_]
+) -> None:
+    """Write the verdict on a section; a section without documents has none."""
+    if len(documents):
+        store.replace(_name(piece, section, "documents"), [documents.tobytes()])
+    if len(lines):
+        store.replace(_name(piece, section, "lines"), [np.packbits(lines, bitorder="little").tobytes()])
+
+
+def read_drops(store: Store, merged: Merged, piece: int, section: str) -> Drops:
+    """Read the verdict on a section."""
+    names = {info.name for info in store.list(_name(piece, section, ""))}
+
+    def read(kind: str) -> NDArray[np.uint8]:
+        name = _name(piece, section, kind)
+        return np.frombuffer(store.read(name) if name in names else b"", np.uint8)
+
+    lines = np.unpackbits(read("lines"), bitorder="little").astype(np.bool_)
+    return Drops(documents=read("documents"), lines=lines, quoted=merged.quoted(piece, section))
+
+
+def write_merged(store: Store, merged: Merged) -> None:
+    """Mark the merge as done. Only after every verdict is in place."""
+    document = {"format": _FORMAT, "version": _VERSION, **asdict(merged)}
+    store.replace(MERGED_NAME, [(json.dumps(document, indent=1) + "\n").encode()])
+
+
+def read_merged(store: Store) -> Merged:
+    """Read what the merge found. Raises CorpusError where it is damaged."""
+    try:
+        fields: dict[str, Any] = json.loads(store.read(MERGED_NAME))
+        if (fields.pop("format"), fields.pop("version")) != (_FORMAT, _VERSION):
+            raise ValueError("it is of another kind or version")
+        return pydantic.TypeAdapter(Merged).validate_python(fields)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CorpusError(
+            f"The record of the duplicates is damaged: {error}",
+            where=f"{store.url}/{MERGED_NAME}",
+            remedy="delete the folder cleaning/ and done/, and prepare again",
+        ) from None
+
+
+def _name(piece: int, section: str, kind: str) -> str:
+    return f"cleaning/drops/{piece:05d}-{section}.{kind}"

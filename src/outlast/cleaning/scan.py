@@ -1,0 +1,214 @@
+"""The scan: each piece of the corpus writes what of its documents is compared with all others.
+
+In: the extents of a piece. Out: ``cleaning/scan/<piece>-<section>-<part>``, rows of fixed width for the
+documents that the rules keep, then ``cleaning/scan/<piece>.json``, which marks the piece as scanned. All are
+functions of the corpus and the configuration alone. Memory is bounded by the size of a part
+(docs/formats/cleaning.md).
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+
+from outlast.cleaning.cleaner import Cleaner
+from outlast.cleaning.config import CleaningConfig
+from outlast.cleaning.signatures import NUM_PERMUTATIONS, Signatures, line_hashes, num_bands, text_hash
+from outlast.corpus.config import CorpusConfig
+from outlast.corpus.encoding import Tally
+from outlast.corpus.plan import Count, PieceJob
+from outlast.corpus.read import read_documents
+from outlast.errors import CorpusError
+from outlast.storage import Store, open_store
+
+FOLDER = "cleaning/scan/"
+SECTIONS = ("held_out", "corpus")
+"""The two kinds of documents of a piece, in the order in which they count as earlier or later."""
+
+_FORMAT = "outlast-scan"
+_VERSION = 1
+_PART_BYTES = 16 * 2**20
+_BATCH_CHARACTERS = 2**17
+_BATCH_DOCUMENTS = 256
+_LINE = np.dtype("<u8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceScan:
+    """What a scanned piece has written: for each part of each section its documents and its lines."""
+
+    piece: int
+    parts: dict[str, list[tuple[int, int]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part: a row for each document, in order, and 16 bytes for each of their compared lines."""
+
+    documents: NDArray[Any]
+    lines: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanJob:
+    """What all pieces of a scan have in common."""
+
+    corpus: CorpusConfig
+    cleaning: CleaningConfig
+    out: str
+
+    def open(self) -> "PieceScanner":
+        """Return what scans pieces."""
+        return PieceScanner(self)
+
+
+class PieceScanner:
+    """Scans pieces, one after another. Raises ConfigError where a library is missing."""
+
+    def __init__(self, job: ScanJob) -> None:
+        self.job = job
+        self.store = open_store(job.out)
+        self.cleaner = Cleaner(job.cleaning)
+        self.signatures = Signatures(job.cleaning) if job.cleaning.duplicates == "near" else None
+
+    def build(self, piece: PieceJob, count: Count) -> None:
+        """Write the parts and the record of a piece.
+
+        Raises:
+            CorpusError: text that cannot be read.
+            StorageError: a part that cannot be written.
+        """
+        parts: dict[str, list[tuple[int, int]]] = {}
+        for section, extents in zip(SECTIONS, (piece.held_out, piece.extents), strict=True):
+            writer = _PartWriter(self.store, piece.piece, section)
+            documents = read_documents(self.job.corpus, extents, Tally())
+            for batch in _batches(self._clean(documents, count)):
+                writer.add(*self._describe(batch))
+            writer.flush()
+            parts[section] = writer.parts
+        record = PieceScan(piece=piece.piece, parts=parts)
+        document = {"format": _FORMAT, "version": _VERSION, **asdict(record)}
+        self.store.replace(_record_name(piece.piece), [(json.dumps(document) + "\n").encode()])
+
+    def _clean(self, documents: Iterable[str], count: Count) -> Iterator[str]:
+        for document in documents:
+            count(1, len(document.encode()), 0)
+            cleaned = self.cleaner.clean(document)
+            if cleaned.reason is None:
+                yield cleaned.text
+
+    def _describe(self, batch: list[str]) -> tuple[NDArray[Any], list[bytes]]:
+        config = self.job.cleaning
+        rows = np.zeros(len(batch), row_dtype(config))
+        lines: list[bytes] = []
+        if config.duplicates != "keep":
+            hashes = b"".join(map(text_hash, batch))
+            rows["text"] = np.frombuffer(hashes, "<u8").reshape(-1, 2)
+        if self.signatures:
+            rows["bands"], rows["signature"] = self.signatures.sign(batch)
+        if config.duplicate_lines == "drop":
+            lines = [line_hashes(text, config.min_duplicate_line_characters)[1] for text in batch]
+            rows["num_lines"] = [len(several) // 16 for several in lines]
+        return rows, lines
+
+
+class _PartWriter:
+    """Writes the rows of a section, a part as soon as it is large enough."""
+
+    def __init__(self, store: Store, piece: int, section: str) -> None:
+        self.store = store
+        self.piece = piece
+        self.section = section
+        self.parts: list[tuple[int, int]] = []
+        self._rows: list[NDArray[Any]] = []
+        self._lines: list[bytes] = []
+        self._size_bytes = 0
+
+    def add(self, rows: NDArray[Any], lines: list[bytes]) -> None:
+        self._rows.append(rows)
+        self._lines += lines
+        self._size_bytes += rows.nbytes + sum(map(len, lines))
+        if self._size_bytes >= _PART_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._rows:
+            return
+        rows, lines = np.concatenate(self._rows), b"".join(self._lines)
+        self.store.replace(_part_name(self.piece, self.section, len(self.parts)), [rows.tobytes(), lines])
+        self.parts.append((len(rows), len(lines) // 16))
+        self._rows, self._lines, self._size_bytes = [], [], 0
+
+
+def row_dtype(config: CleaningConfig) -> np.dtype[Any]:
+    """Return the layout of a document's row, little-endian and without gaps."""
+    fields: list[tuple[Any, ...]] = []
+    if config.duplicates != "keep":
+        fields.append(("text", "<u8", (2,)))
+    if config.duplicates == "near":
+        bands = num_bands(config.near_duplicate_similarity)[0]
+        fields += [("bands", "<u8", (bands,)), ("signature", "u1", (NUM_PERMUTATIONS,))]
+    if config.duplicate_lines == "drop":
+        fields.append(("num_lines", "<u4"))
+    return np.dtype(fields)
+
+
+def scanned_pieces(store: Store) -> set[int]:
+    """Return the numbers of the pieces that are marked as scanned."""
+    names = [info.name.removeprefix(FOLDER) for info in store.list(FOLDER)]
+    return {int(name.removesuffix(".json")) for name in names if name.endswith(".json")}
+
+
+def read_scan(store: Store, piece: int) -> PieceScan:
+    """Read the record of a scanned piece. Raises CorpusError where it is damaged."""
+    name = _record_name(piece)
+    try:
+        fields = json.loads(store.read(name))
+        if (fields.pop("format"), fields.pop("version")) != (_FORMAT, _VERSION):
+            raise ValueError("it is of another kind or version")
+        return pydantic.TypeAdapter(PieceScan).validate_python(fields)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise _damaged(store, name, f"The record of the scan is damaged: {error}") from None
+
+
+def read_parts(store: Store, scan: PieceScan, section: str, dtype: np.dtype[Any]) -> Iterator[Part]:
+    """Yield the parts of a section. Raises CorpusError where one has another size than its record says."""
+    for number, (num_documents, num_lines) in enumerate(scan.parts[section]):
+        name = _part_name(scan.piece, section, number)
+        content = store.read(name)
+        split = num_documents * dtype.itemsize
+        if len(content) != split + 16 * num_lines:
+            raise _damaged(store, name, f"The part has {len(content)} bytes, not {split + 16 * num_lines}.")
+        lines = np.frombuffer(content, _LINE, offset=split).reshape(-1, 2)
+        yield Part(documents=np.frombuffer(content, dtype, num_documents), lines=lines)
+
+
+def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    num_characters = 0
+    for document in documents:
+        batch.append(document)
+        num_characters += len(document)
+        if num_characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
+            yield batch
+            batch, num_characters = [], 0
+    if batch:
+        yield batch
+
+
+def _record_name(piece: int) -> str:
+    return f"{FOLDER}{piece:05d}.json"
+
+
+def _part_name(piece: int, section: str, part: int) -> str:
+    return f"{FOLDER}{piece:05d}-{section}-{part:05d}"
+
+
+def _damaged(store: Store, name: str, message: str) -> CorpusError:
+    return CorpusError(
+        message, where=f"{store.url}/{name}", remedy=f"delete the folder {FOLDER} and prepare again"
+    )

@@ -1,0 +1,265 @@
+"""ModernBERT (Warner et al., 2024): a pre-norm encoder with rotary positions, gated feed-forward and
+alternating global and local attention, without biases.
+
+In: ``input_ids`` and what goes with them. Out: hidden states, and logits over the vocabulary at chosen
+positions. Checked against transformers' ``modeling_modernbert.py`` (tests/parity). One difference: where
+``segment_ids`` are given, a position attends to its own segment only, as the original does by unpadding.
+
+Letters: b row, l position, d hidden, f intermediate, h head, k size of a head, p prediction, v vocabulary,
+n layer.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
+
+from outlast.models.attention import attend, pair_bias
+from outlast.models.bert import EncoderInputs, Remat, rematerialised
+from outlast.models.config import Alternating, EncoderConfig
+from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
+from outlast.models.local_attention import local_attend
+from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
+from outlast.models.randomness import RowKeys, fold
+
+
+def param_table(config: EncoderConfig) -> ParamTable:
+    """Declare the parameters of an encoder with its masked-LM head. The first layer has no attention norm."""
+    n, d, f, v = config.num_layers, config.hidden_size, config.intermediate_size, config.vocab_size
+    into, out_of = config.initializer_range, config.initializer_range / (2 * n) ** 0.5
+    layer = "model.layers.{layer}"
+    axes = (LAYERS_AXIS, "embed")
+    return {
+        "embeddings": {
+            "word": Param(
+                shape=(v, d),
+                logical_axes=("vocab", "embed"),
+                init="normal",
+                hf="model.embeddings.tok_embeddings.weight",
+                scale=into,
+            ),
+            "norm": _norm((d,), ("embed",), "model.embeddings.norm"),
+        },
+        "layers": {
+            "attention": {
+                "norm": _norm((n - 1, d), axes, f"{layer}.attn_norm", first_layer=1),
+                "qkv": _kernel((n, d, 3 * d), (*axes, "heads"), f"{layer}.attn.Wqkv", into),
+                "output": _kernel((n, d, d), (LAYERS_AXIS, "heads", "embed"), f"{layer}.attn.Wo", out_of),
+            },
+            "feed_forward": {
+                "norm": _norm((n, d), axes, f"{layer}.mlp_norm"),
+                "inner": _kernel((n, d, 2 * f), (*axes, "intermediate"), f"{layer}.mlp.Wi", into),
+                "output": _kernel(
+                    (n, f, d), (LAYERS_AXIS, "intermediate", "embed"), f"{layer}.mlp.Wo", out_of
+                ),
+            },
+        },
+        "final_norm": _norm((d,), ("embed",), "model.final_norm"),
+        "head": {
+            "dense": _kernel((d, d), ("embed", "head_embed"), "head.dense", out_of),
+            "norm": _norm((d,), ("head_embed",), "head.norm"),
+            "bias": Param(shape=(v,), logical_axes=("vocab",), init="zeros", hf="decoder.bias"),
+        },
+    }
+
+
+def encode(
+    params: Params,
+    inputs: EncoderInputs,
+    *,
+    config: EncoderConfig,
+    dropout_keys: RowKeys | None = None,
+    compute_dtype: DTypeLike = jnp.float32,
+    remat: Remat = "selective",
+) -> Float[Array, "b l d"]:
+    """Return the normed hidden states of the last layer. Arguments as for ``outlast.models.bert.encode``."""
+    hidden, _ = _run(params, inputs, config, dropout_keys, compute_dtype, remat)
+    return layer_norm(hidden, params["final_norm"], config.layer_norm_epsilon)
+
+
+def encode_all(
+    params: Params, inputs: EncoderInputs, *, config: EncoderConfig, compute_dtype: DTypeLike = jnp.float32
+) -> Float[Array, "n+1 b l d"]:
+    """Return the embeddings and the hidden states after each layer, the last one normed; no dropout."""
+    first = _embed(params["embeddings"], inputs, config, None, compute_dtype)
+    hidden, states = _run(params, inputs, config, None, compute_dtype, "none")
+    last = layer_norm(hidden, params["final_norm"], config.layer_norm_epsilon)
+    return jnp.concatenate([first[None], states[:-1], last[None]])
+
+
+def predict_tokens(
+    params: Params, hidden: Float[Array, "b p d"], *, config: EncoderConfig
+) -> Float[Array, "b p v"]:
+    """Return float32 logits over the vocabulary; the projection is the word embeddings' transpose."""
+    head = params["head"]
+    with jax.named_scope("head"):
+        x = ACTIVATIONS[config.activation](dense(hidden, head["dense"]))
+        x = layer_norm(x, head["norm"], config.layer_norm_epsilon)
+        table = params["embeddings"]["word"].astype(x.dtype)
+        logits = jnp.einsum("bpd,vd->bpv", x, table, preferred_element_type=jnp.float32)
+        return logits + head["bias"][None, None, :]
+
+
+def _run(
+    params: Params,
+    inputs: EncoderInputs,
+    config: EncoderConfig,
+    dropout_keys: RowKeys | None,
+    compute_dtype: DTypeLike,
+    remat: Remat,
+) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"]]:
+    """Return the hidden states of the last layer, before the final norm, and those of all layers.
+
+    A scan runs over whole periods of one global and some local layers, which are written out in its body;
+    the layers of a last, broken period follow it.
+    """
+    assert config.alternating is not None, "resolve_model sets it for this architecture"
+    period = config.alternating.global_every
+    hidden = _embed(params["embeddings"], inputs, config, dropout_keys, compute_dtype)
+    layers = _with_first_norm(params["layers"])
+
+    def layer(hidden: Array, layer_params: Params, index: Array, place: int) -> Array:
+        keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
+
+        def run(hidden: Array, layer_params: Params) -> Array:
+            return _layer(layer_params, hidden, inputs, config, index, keys, local=place > 0)
+
+        return rematerialised(run, remat)(hidden, layer_params)
+
+    def block(hidden: Array, scanned: tuple[Params, Array]) -> tuple[Array, Array]:
+        block_params, first = scanned
+        states: list[Array] = []
+        for place in range(jax.tree.leaves(block_params)[0].shape[0]):
+            chosen = jax.tree.map(lambda x, place=place: x[place], block_params)
+            hidden = layer(hidden, chosen, first + place, place)
+            states.append(hidden)
+        return hidden, jnp.stack(states)
+
+    whole = config.num_layers // period * period
+    states: list[Array] = []
+    if whole:
+        scanned = jax.tree.map(lambda x: x[:whole].reshape(-1, period, *x.shape[1:]), layers)
+        hidden, found = jax.lax.scan(block, hidden, (scanned, jnp.arange(0, whole, period)))
+        states.append(found.reshape(whole, *hidden.shape))
+    if whole < config.num_layers:
+        rest = jax.tree.map(lambda x: x[whole:], layers)
+        hidden, found = block(hidden, (rest, jnp.asarray(whole)))
+        states.append(found)
+    return hidden, jnp.concatenate(states)
+
+
+def _with_first_norm(layers: Params) -> Params:
+    """Give the first layer a norm that is never used, so that all layers have the same parameters."""
+    scale = layers["attention"]["norm"]["scale"]
+    norm = {"scale": jnp.concatenate([jnp.ones_like(scale, shape=(1, scale.shape[1])), scale])}
+    return {**layers, "attention": {**layers["attention"], "norm": norm}}
+
+
+def _embed(
+    params: Params,
+    inputs: EncoderInputs,
+    config: EncoderConfig,
+    keys: RowKeys | None,
+    compute_dtype: DTypeLike,
+) -> Float[Array, "b l d"]:
+    with jax.named_scope("embeddings"):
+        x = embedding(params["word"], inputs.input_ids, config.pad_id)
+        x = layer_norm(x, params["norm"], config.layer_norm_epsilon).astype(compute_dtype)
+        return dropout(x, None if keys is None else fold(keys, "embeddings"), config.dropout)
+
+
+def _layer(
+    params: Params,
+    x: Float[Array, "b l d"],
+    inputs: EncoderInputs,
+    config: EncoderConfig,
+    index: Int[Array, ""],
+    keys: RowKeys | None,
+    *,
+    local: bool,
+) -> Float[Array, "b l d"]:
+    """One layer; each half norms its own input and adds to the stream."""
+    attention, feed_forward = params["attention"], params["feed_forward"]
+    epsilon = config.layer_norm_epsilon
+    with jax.named_scope("attention"):
+        normed = jnp.where(index == 0, x, layer_norm(x, attention["norm"], epsilon))
+        x = x + _attention(attention, normed, inputs, config, keys, local=local)
+    with jax.named_scope("feed_forward"):
+        inner = dense(layer_norm(x, feed_forward["norm"], epsilon), feed_forward["inner"])
+        value, gate = jnp.split(inner, 2, axis=-1)
+        gated = ACTIVATIONS[config.activation](value) * gate
+        gated = dropout(gated, None if keys is None else fold(keys, "feed_forward"), config.dropout)
+        return x + dense(gated, feed_forward["output"])
+
+
+def _attention(
+    params: Params,
+    x: Float[Array, "b l d"],
+    inputs: EncoderInputs,
+    config: EncoderConfig,
+    keys: RowKeys | None,
+    *,
+    local: bool,
+) -> Float[Array, "b l d"]:
+    assert config.alternating is not None
+    shape = (*x.shape[:2], 3, config.num_heads, config.head_size)
+    query, key, value = jnp.moveaxis(dense(x, params["qkv"]).reshape(shape), 2, 0)
+    query, key = (rotate(heads, _theta(config.alternating, local)) for heads in (query, key))
+    mask, segments = inputs.attention_mask, inputs.segment_ids
+    if local:
+        # No dropout on the probabilities of a window: they are few.
+        mixed = local_attend(
+            query,
+            key,
+            value,
+            attention_mask=mask,
+            segment_ids=segments,
+            reach=config.alternating.local_reach,
+        )
+    else:
+        mixed = attend(
+            query,
+            key,
+            value,
+            bias=pair_bias(mask, segments),
+            dropout_keys=None if keys is None else fold(keys, "probabilities"),
+            dropout_rate=config.attention_dropout,
+        )
+    mixed = dense(mixed.reshape(x.shape), params["output"])
+    return dropout(mixed, None if keys is None else fold(keys, "attention"), config.attention_dropout)
+
+
+def rotate(heads: Float[Array, "b l h k"], theta: float) -> Float[Array, "b l h k"]:
+    """Turn pairs of a head's numbers by angles that grow with the position.
+
+    Su et al. (2021), section 3.4.2, in the form of transformers: number i goes with number i + k/2, and the
+    turn is computed in float32.
+    """
+    length, half = heads.shape[1], heads.shape[-1] // 2
+    speeds = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * speeds[None, :]
+    cos, sin = (function(angles)[None, :, None, :] for function in (jnp.cos, jnp.sin))
+    first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return jnp.concatenate(turned, axis=-1).astype(heads.dtype)
+
+
+def _theta(alternating: Alternating, local: bool) -> float:
+    return alternating.local_theta if local else alternating.global_theta
+
+
+def _kernel(shape: tuple[int, ...], axes: tuple[str, ...], hf: str, scale: float) -> ParamTable:
+    return {
+        "kernel": Param(
+            shape=shape, logical_axes=axes, init="normal", hf=f"{hf}.weight", hf_transposed=True, scale=scale
+        )
+    }
+
+
+def _norm(shape: tuple[int, ...], axes: tuple[str, ...], hf: str, *, first_layer: int = 0) -> ParamTable:
+    return {
+        "scale": Param(
+            shape=shape, logical_axes=axes, init="ones", hf=f"{hf}.weight", first_layer=first_layer
+        )
+    }

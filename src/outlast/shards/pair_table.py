@@ -1,0 +1,227 @@
+"""A pair table: the pairs of one shard for one sequence length, all passes (docs/formats/pair_table.md).
+
+In: the pairs, portion by portion. Out: a safetensors file of offsets beside the shards; and, the other way,
+a mapped file whose every row has been checked to lie within the shards that the manifest describes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.errors import ShardError
+from outlast.shards.array_file import ArraySpan, FileKind, make_head, parse_head
+from outlast.shards.manifest import Manifest, PairSet, PairTableEntry
+from outlast.shards.pairs import NUM_SPECIAL_TOKENS, Pairs
+from outlast.shards.read import Buffer, map_file
+from outlast.shards.spool import Spool
+from outlast.storage import Store
+
+PASS_OFFSETS = "pass_offsets"
+_REMEDY = (
+    "restore the file, or delete the folder of the tables and run `outlast shards pair` with the same "
+    "values: it makes the same bytes"
+)
+_KIND = FileKind("outlast-pair-table", "1", "pair table", _REMEDY)
+
+_BLOCK_ROWS = 2**16
+
+# Wide numbers first, so that each array lies at a multiple of its numbers' size.
+_COLUMNS = {
+    "first_begin": "U32",
+    "second_begin": "U32",
+    "second_shard": "U32",
+    "first_length": "U16",
+    "second_length": "U16",
+    "next_sentence_label": "U8",
+}
+_DTYPES = {"U32": np.dtype("<u4"), "U16": np.dtype("<u2"), "U8": np.dtype("u1")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableIdentity:
+    """Which table it is: written into the file, compared when it is opened.
+
+    Attributes:
+        data: the manifest's fingerprint.
+        split, shard: whose pairs; the shard by its index in the split.
+    """
+
+    data: str
+    split: str
+    shard: int
+    sequence_length: int
+    num_passes: int
+    short_probability: float
+    seed: int
+
+    def as_metadata(self) -> dict[str, str]:
+        return {key: str(value) for key, value in vars(self).items()}
+
+
+class PairTableWriter:
+    """Collects the pairs of one shard, pass after pass.
+
+    Args:
+        identity: of the table.
+        spool_folder: where the nameless temporary files lie; None for the system's folder.
+    """
+
+    def __init__(self, identity: TableIdentity, *, spool_folder: Path | None = None) -> None:
+        self.identity = identity
+        self.num_examples = 0
+        self.num_random = 0
+        self._pass_offsets = [0]
+        self._spool = Spool(1 + len(_COLUMNS), spool_folder)
+
+    def __enter__(self) -> "PairTableWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spool.close()
+
+    def add(self, pairs: Pairs) -> None:
+        """Append pairs of the pass that is being written. Raises StorageError."""
+        self.num_examples += len(pairs.first_begin)
+        self.num_random += int(pairs.next_sentence_label.sum())
+        columns = (getattr(pairs, name).astype(_DTYPES[kind]).data for name, kind in _COLUMNS.items())
+        self._spool.write(b"", *(column.cast("B") if len(column) else b"" for column in columns))
+
+    def end_pass(self) -> None:
+        self._pass_offsets.append(self.num_examples)
+
+    def write(self, store: Store, name: str) -> PairTableEntry:
+        """Put the table in place, whole, and return its entry for the manifest.
+
+        Raises:
+            StorageError: the table cannot be written.
+        """
+        offsets = np.array(self._pass_offsets, "<i8")
+        self._spool.write(offsets.tobytes())
+        arrays = [(PASS_OFFSETS, "I64", len(offsets))]
+        arrays += [(column, kind, self.num_examples) for column, kind in _COLUMNS.items()]
+        header = make_head(_KIND, self.identity.as_metadata(), arrays, aligned=PASS_OFFSETS)
+        size_bytes, sha256 = self._spool.put(store, name, header)
+        return PairTableEntry(
+            name=name,
+            size_bytes=size_bytes,
+            sha256=sha256,
+            num_examples=self.num_examples,
+            num_random=self.num_random,
+        )
+
+
+def identity_of(manifest: Manifest, pair_set: PairSet, split: str, shard: int) -> TableIdentity:
+    """Return what the table of a shard must say of itself."""
+    return TableIdentity(
+        data=manifest.fingerprint,
+        split=split,
+        shard=shard,
+        sequence_length=pair_set.sequence_length,
+        num_passes=pair_set.num_passes,
+        short_probability=pair_set.short_probability,
+        seed=pair_set.seed,
+    )
+
+
+def open_pair_table(
+    path: Path, entry: PairTableEntry, *, identity: TableIdentity, shard_tokens: Sequence[int]
+) -> Pairs:
+    """Map a local table and check every row of it. The arrays are views of the file, read-only.
+
+    Args:
+        entry, identity: what the manifest says of the table.
+        shard_tokens: number of tokens of each shard of the split.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ShardError: the file is damaged, or not the one that the manifest describes.
+    """
+    content = map_file(path)
+    return read_pair_table(content, entry, identity=identity, shard_tokens=shard_tokens, where=str(path))
+
+
+def read_pair_table(
+    content: Buffer,
+    entry: PairTableEntry,
+    *,
+    identity: TableIdentity,
+    shard_tokens: Sequence[int],
+    where: str,
+) -> Pairs:
+    """Check the bytes of a table and return its rows, as ``open_pair_table`` does. Raises ShardError."""
+    metadata, spans = parse_head(memoryview(content), _KIND, file_size=len(content), where=where)
+    expected = identity.as_metadata()
+    for key, value in expected.items():
+        if metadata.get(key) != value:
+            raise ShardError(
+                f"The pair table says {key} {metadata.get(key)!r:.200}.",
+                where=where,
+                expected=f"{value!r} by the manifest",
+                remedy=_REMEDY,
+            )
+    _check_spans(spans, identity.num_passes, entry.num_examples, where)
+    columns: dict[str, NDArray[Any]] = {
+        name: np.frombuffer(content, _DTYPES[kind], entry.num_examples, spans[name].begin)
+        for name, kind in _COLUMNS.items()
+    }
+    pairs = Pairs(**columns)
+    passes = np.frombuffer(content, "<i8", identity.num_passes + 1, spans[PASS_OFFSETS].begin)
+    problem = _find_problem(pairs, passes, identity, np.asarray(shard_tokens, np.int64))
+    if problem:
+        raise ShardError(f"The pair table is wrong: {problem}.", where=where, remedy=_REMEDY)
+    return pairs
+
+
+def _check_spans(spans: dict[str, ArraySpan], num_passes: int, num_examples: int, where: str) -> None:
+    expected = {name: (kind, (num_examples,)) for name, kind in _COLUMNS.items()}
+    expected[PASS_OFFSETS] = ("I64", (num_passes + 1,))
+    for name, (kind, shape) in expected.items():
+        span = spans.get(name)
+        if span is None or (span.dtype, span.shape) != (kind, shape):
+            raise ShardError(
+                f"The pair table has no array `{name}` of the right kind.",
+                where=where,
+                expected=f"{kind} of shape {shape} by the manifest",
+                remedy=_REMEDY,
+            )
+
+
+def _find_problem(
+    pairs: Pairs, passes: NDArray[np.int64], identity: TableIdentity, shard_tokens: NDArray[np.int64]
+) -> str | None:
+    """Return what cannot be true of a table, None where all is well: the rows are followed unchecked."""
+    num_examples = len(pairs.first_begin)
+    if passes[0] != 0 or passes[-1] != num_examples or (np.diff(passes) < 0).any():
+        return f"pass_offsets do not rise from 0 to {num_examples}"
+    for begin in range(0, num_examples, _BLOCK_ROWS):
+        rows = Pairs(*(column[begin : begin + _BLOCK_ROWS] for column in pairs))
+        problem = _find_problem_in_rows(rows, identity, shard_tokens)
+        if problem:
+            return problem
+    return None
+
+
+def _find_problem_in_rows(
+    rows: Pairs, identity: TableIdentity, shard_tokens: NDArray[np.int64]
+) -> str | None:
+    if rows.second_shard.max() >= len(shard_tokens):
+        return f"second_shard holds {rows.second_shard.max()}, and the split has {len(shard_tokens)} shards"
+    if rows.next_sentence_label.max() > 1:
+        return f"next_sentence_label holds {rows.next_sentence_label.max()}"
+    if min(rows.first_length.min(), rows.second_length.min()) < 1:
+        return "a segment has no tokens"
+    longest = int((rows.first_length.astype(np.int32) + rows.second_length).max())
+    if longest + NUM_SPECIAL_TOKENS > identity.sequence_length:
+        return f"a pair has {longest} tokens, too many for a sequence of {identity.sequence_length}"
+    if (rows.first_begin.astype(np.int64) + rows.first_length).max() > shard_tokens[identity.shard]:
+        return "a first segment lies beyond the end of its shard"
+    if (rows.second_begin.astype(np.int64) + rows.second_length > shard_tokens[rows.second_shard]).any():
+        return "a second segment lies beyond the end of its shard"
+    return None

@@ -1,0 +1,66 @@
+"""A data set in a few lines for a person.
+
+In: what ``verify.describe_manifest`` returns. Out: lines by their name, in the order in which they are shown.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from outlast.logs import format_count
+
+
+def summarize(description: Mapping[str, Any]) -> dict[str, str]:
+    """Return what ``shards show`` says of a data set to a person, a line each."""
+    lines: dict[str, str] = {}
+    for name, split in description["splits"].items():
+        ratio = split["text_bytes_per_token"]
+        what = "examples" if "examples" in description else "documents"
+        lines[name] = (
+            f"{format_count(split[what])} {what}, "
+            + (f"{format_count(split['sentences'])} sentences, " if split["sentences"] is not None else "")
+            + f"{format_count(split['tokens'])} tokens "
+            f"in {split['shards']} shards of {_format_size(split['size_bytes'])}"
+            + (f", {ratio:.2f} bytes of text per token" if ratio else "")
+        )
+    for pairs in description["pairs"]:
+        examples = ", ".join(f"{format_count(count)} {split}" for split, count in pairs["examples"].items())
+        lines[f"pairs of {pairs['sequence_length']}"] = (
+            f"{examples}, {pairs['num_passes']} passes, {_format_size(pairs['size_bytes'])}, "
+            f"second segment random in {pairs['random_share']:.1%}"
+        )
+    tokenizer, provenance = description["tokenizer"], description["provenance"]
+    lines["tokens"] = description["token_dtype"]
+    lines["tokenizer"] = f"{tokenizer['vocab_size']} pieces, fingerprint {tokenizer['fingerprint']}"
+    lines["special ids"] = ", ".join(f"{role} {number}" for role, number in tokenizer["special_ids"].items())
+    lines["fingerprint"] = description["fingerprint"]
+    if "corpus" in provenance:
+        corpus = provenance["corpus"]
+        lines["corpus"] = (
+            f"{corpus['format']}, {corpus['num_files']} files of {_format_size(corpus['size_bytes'])}"
+        )
+    skipped = provenance.get("skipped_documents", {})
+    lines["left out"] = ", ".join(
+        f"{count} documents {reason.replace('_', ' ')}" for reason, count in skipped.items() if count
+    )
+    if "cleaning" in provenance:
+        lines["cleaning"] = _cleaning(provenance["cleaning"])
+    lines["undecodable"] = f"{provenance.get('undecodable_bytes', 0)} bytes"
+    lines["made by"] = ", ".join(
+        f"{name} {number}" for name, number in provenance.get("versions", {}).items()
+    )
+    return {name: line for name, line in lines.items() if line}
+
+
+def _cleaning(counts: Mapping[str, Any]) -> str:
+    dropped = "".join(
+        f", {format_count(entry['documents'])} {reason.replace('_', ' ')}"
+        for reason, entry in counts["dropped"].items()
+    )
+    return (
+        f"{format_count(counts['documents_in'])} documents in, {format_count(counts['documents_out'])} kept"
+        f"{dropped}"
+    )
+
+
+def _format_size(size_bytes: int) -> str:
+    return f"{format_count(size_bytes)}B"

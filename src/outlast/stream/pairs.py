@@ -1,0 +1,193 @@
+"""Pairs packing: an example is two segments of text, found in a table of offsets.
+
+In: rows of pair tables, and the flat tokens of any shard of the split. Out: rows of ``sequence_length`` ids,
+[CLS] A [SEP] B [SEP] and padding, and whether B follows A. Nothing is drawn here: the same row is the same
+example.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.errors import ConfigError
+from outlast.shards.manifest import Manifest, PairSet, ShardEntry
+from outlast.shards.pair_table import identity_of, open_pair_table
+from outlast.shards.pairs import NUM_SPECIAL_TOKENS, Pairs
+from outlast.storage import Store, open_store
+from outlast.stream.blocks import Batch, scratch, sort_by_shard
+from outlast.stream.config import StreamConfig
+from outlast.stream.files import OpenFiles
+from outlast.stream.memory import Empty
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """How rows of tables become examples.
+
+    Args:
+        pair_set: what the manifest says of the tables.
+        split: whose examples.
+        special_ids: ids of ``pad``, ``cls`` and ``sep``.
+        table_of: the pairs of a shard by its index.
+    """
+
+    pair_set: PairSet
+    split: str
+    special_ids: dict[str, int]
+    table_of: Callable[[int], Pairs]
+
+    @property
+    def sequence_length(self) -> int:
+        """Ids in an example."""
+        return self.pair_set.sequence_length
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What examples depend on, beside the shards and the configuration."""
+        return {"pairs": self.pair_set.fingerprint}
+
+    def examples_of(self, shards: Sequence[ShardEntry]) -> tuple[int, ...]:
+        """Return how many examples each shard makes, all passes together."""
+        tables = self.pair_set.splits[self.split]
+        return tuple(table.num_examples for table, _ in zip(tables, shards, strict=True))
+
+    def open(self, shard: int) -> None:
+        """Open what the examples of a shard need beside its tokens: its table."""
+        self.table_of(shard)
+
+    def padding(self, num_rows: int) -> Batch:
+        """Return padding: the arrays that ``gather`` makes, for rows without text; their label is 0."""
+        shape = (num_rows, self.sequence_length)
+        return {
+            "input_ids": np.full(shape, self.special_ids["pad"], np.int32),
+            "attention_mask": np.zeros(shape, np.int8),
+            "token_type_ids": np.zeros(shape, np.int8),
+            "next_sentence_label": np.zeros(num_rows, np.int32),
+        }
+
+    def gather(
+        self,
+        shards: NDArray[np.int64],
+        records: NDArray[np.int64],
+        tokens_of: Callable[[int], NDArray[Any]],
+        empty: Empty = np.empty,
+    ) -> Batch:
+        """Return examples by shard and record.
+
+        Args:
+            shards, records: int64 of shape (rows,).
+            tokens_of: the flat tokens of a shard by its index.
+            empty: where the memory of the result comes from.
+
+        Returns:
+            ``input_ids`` int32, ``attention_mask`` and ``token_type_ids`` int8 of shape (rows,
+                sequence_length); ``next_sentence_label`` int32 of shape (rows,), 1 where B is of another
+                document. ``token_type_ids`` is 1 for B and the [SEP] behind it.
+        """
+        pairs = self._look_up(shards, records)
+        num_rows = len(shards)
+        first_length = pairs.first_length.astype(np.int64)
+        second_length = pairs.second_length.astype(np.int64)
+        first_end = 1 + first_length
+        end = first_length + second_length + NUM_SPECIAL_TOKENS
+        # All is put together in the tokens' own narrow dtype, then widened in one pass.
+        narrow = scratch(num_rows, self.sequence_length, tokens_of(int(shards[0])).dtype)
+        narrow.fill(self.special_ids["pad"])
+        starts = np.arange(num_rows) * self.sequence_length
+        _copy_segments(
+            narrow.reshape(-1),
+            np.concatenate((starts + 1, starts + first_end + 1)),
+            np.concatenate((shards, pairs.second_shard)),
+            np.concatenate((pairs.first_begin, pairs.second_begin)).astype(np.int64),
+            np.concatenate((first_length, second_length)),
+            tokens_of,
+        )
+        rows = np.arange(num_rows)
+        narrow[:, 0] = self.special_ids["cls"]
+        narrow[rows, first_end] = narrow[rows, end - 1] = self.special_ids["sep"]
+        ids = empty((num_rows, self.sequence_length), np.int32)
+        ids[...] = narrow
+
+        columns = np.arange(self.sequence_length, dtype=np.int32)
+        mask, types = np.split(empty((2 * num_rows, self.sequence_length), np.int8), 2)
+        np.less(columns, end.astype(np.int32)[:, None], out=mask.view(np.bool_))
+        np.greater(columns, first_end.astype(np.int32)[:, None], out=types.view(np.bool_))
+        types &= mask
+        return {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "token_type_ids": types,
+            "next_sentence_label": pairs.next_sentence_label.astype(np.int32),
+        }
+
+    def _look_up(self, shards: NDArray[np.int64], records: NDArray[np.int64]) -> Pairs:
+        """Return the rows of the tables, in the order of the examples."""
+        found: Pairs | None = None
+        by_shard = sort_by_shard(shards)
+        counts = np.bincount(shards)
+        start = 0
+        for shard in np.flatnonzero(counts).tolist():
+            rows = by_shard[start : start + int(counts[shard])]
+            start += len(rows)
+            table = self.table_of(shard)
+            if found is None:
+                found = Pairs(*(np.empty(len(shards), column.dtype) for column in table))
+            for column, values in zip(found, table, strict=True):
+                column[rows] = values[records[rows]]
+        assert found is not None, "a batch has rows"
+        return found
+
+
+def open_pairs(manifest: Manifest, store: Store, config: StreamConfig, split: str) -> PairRows:
+    """Return the pairs of a data set for the length of a run; the tables are opened as they are needed.
+
+    Raises:
+        ConfigError: a run without special tokens.
+        ShardError: the data set has no pairs of that length.
+    """
+    if not config.special_tokens:
+        raise ConfigError(
+            "Pairs are told apart by their special tokens.",
+            where="stream.special_tokens",
+            remedy="leave it true, or set stream.packing to blocks",
+        )
+    pair_set = manifest.pair_set(config.sequence_length)
+    tables = pair_set.splits[split]
+    shard_tokens = [entry.num_tokens for entry in manifest.shards(split)]
+
+    def open_table(index: int, path: Path) -> Pairs:
+        identity = identity_of(manifest, pair_set, split, index)
+        return open_pair_table(path, tables[index], identity=identity, shard_tokens=shard_tokens)
+
+    files = OpenFiles(open_store(f"{store.url}/{pair_set.path}"), tables, config, open_table)
+    return PairRows(pair_set, split, manifest.tokenizer.special_ids, files.get)
+
+
+def _copy_segments(
+    flat: NDArray[Any],
+    targets: NDArray[np.int64],
+    shards: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    tokens_of: Callable[[int], NDArray[Any]],
+) -> None:
+    """Copy runs of tokens, each from its shard to its place in a flat array of the same dtype.
+
+    A run costs about the same whatever its length; index arrays for NumPy cost something for each token, and
+    are half as fast for examples of 128 tokens.
+    """
+    order = sort_by_shard(shards)
+    counts = np.bincount(shards)
+    runs = [column[order].tolist() for column in (targets, targets + lengths, begins, begins + lengths)]
+    target = flat.data
+    start = 0
+    for shard in np.flatnonzero(counts).tolist():
+        stop = start + int(counts[shard])
+        source = tokens_of(shard).data
+        for target_begin, target_end, begin, end in zip(*(run[start:stop] for run in runs), strict=True):
+            target[target_begin:target_end] = source[begin:end]
+        start = stop

@@ -1,0 +1,80 @@
+"""The cleaning stage by itself, without a tokenizer: scan, merge and what is left of the documents."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from outlast.cleaning.config import CleaningConfig
+from outlast.cleaning.documents import DocumentCleaning
+from outlast.cleaning.merge import find_duplicates
+from outlast.cleaning.scan import ScanJob
+from outlast.cleaning.tally import CleaningTally, add_tallies
+from outlast.corpus.config import CorpusConfig
+from outlast.corpus.encoding import Tally
+from outlast.corpus.plan import PieceJob, list_corpus, plan_pieces
+from outlast.corpus.read import read_documents
+from outlast.storage import open_store
+
+
+def write_corpus(path: Path, texts: Sequence[str]) -> Path:
+    """Write texts as JSON lines."""
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def cut(corpus: CorpusConfig, num_pieces: int) -> list[PieceJob]:
+    """Cut a corpus into pieces as ``prepare`` does."""
+    held_out = list_corpus(corpus, held_out=True) if corpus.validation_path is not None else ()
+    cuts = zip(plan_pieces(list_corpus(corpus), num_pieces), plan_pieces(held_out, num_pieces), strict=True)
+    return [PieceJob(piece=number, extents=some, held_out=held) for number, (some, held) in enumerate(cuts)]
+
+
+def scan(corpus: CorpusConfig, cleaning: CleaningConfig, out: Path, pieces: Sequence[PieceJob]) -> None:
+    """Scan pieces."""
+    scanner = ScanJob(corpus=corpus, cleaning=cleaning, out=str(out)).open()
+    for piece in pieces:
+        scanner.build(piece, lambda *_: None)
+
+
+def clean(
+    corpus: CorpusConfig, cleaning: CleaningConfig, out: Path, num_pieces: int
+) -> tuple[list[str], CleaningTally]:
+    """Run the whole stage; return the documents that stay, held-out ones last, and the tally."""
+    pieces = cut(corpus, num_pieces)
+    store = open_store(str(out))
+    if cleaning.needs_scan:
+        scan(corpus, cleaning, out, pieces)
+        find_duplicates(store, cleaning, num_pieces)
+    stage = DocumentCleaning(cleaning, store)
+    kept: list[str] = []
+    tallies: list[CleaningTally] = []
+    for section in ("corpus", "held_out"):
+        for piece in pieces:
+            tally = CleaningTally()
+            extents = piece.extents if section == "corpus" else piece.held_out
+            kept += stage.clean(read_documents(corpus, extents, Tally()), piece.piece, section, tally)
+            tallies.append(tally)
+    return kept, add_tallies(tallies)
+
+
+def windows(text: str) -> set[bytes]:
+    """The set whose Jaccard similarity makes documents near duplicates."""
+    content = "".join(text.lower().split()).encode()
+    starts = [i for i in range(max(len(content) - 23, 1)) if content[i] & 0xC0 != 0x80]
+    return {content[i : i + 24] for i in starts}
+
+
+def jaccard(one: str, other: str) -> float:
+    """The true similarity of two documents."""
+    a, b = windows(one), windows(other)
+    return len(a & b) / len(a | b)
+
+
+def edit(text: str, num_edits: int, rng: random.Random) -> str:
+    """Replace characters here and there by others, by two or by none."""
+    characters = list(text)
+    for _ in range(num_edits):
+        place = rng.randrange(len(characters))
+        characters[place] = rng.choice(["鬱", "Q", "", "々々"])
+    return "".join(characters)
