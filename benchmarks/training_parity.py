@@ -22,7 +22,7 @@ from outlast.huggingface.export import export_model
 from outlast.models.params import flatten
 from outlast.models.randomness import fold, row_keys
 from outlast.recipe import Recipe, read_recipe
-from outlast.run import Parts, assemble
+from outlast.run.parts import Parts, assemble
 from outlast.training.state import initial_state
 from outlast.training.step import make_train_step
 

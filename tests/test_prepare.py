@@ -17,7 +17,8 @@ from outlast.corpus.aozora import read_aozora
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.sentences import split_sentences
 from outlast.errors import ConfigError, CorpusError, OutlastError, ShardError, TokenizerError
-from outlast.prepare import parse_task, prepare_data
+from outlast.prepare.build import prepare_data
+from outlast.prepare.tasks import parse_task
 from outlast.shards.config import ShardsConfig, resolve_num_shards
 from outlast.shards.manifest import read_manifest
 from outlast.shards.read import open_shard
@@ -264,7 +265,7 @@ def test_replaced_bytes_are_counted_and_listed(built: Path, tmp_path: Path) -> N
 RUN = """
 import sys
 from outlast.corpus.config import CorpusConfig
-from outlast.prepare import prepare_data
+from outlast.prepare.build import prepare_data
 from outlast.shards.config import ShardsConfig
 from outlast.tokenizer.config import TokenizerConfig
 

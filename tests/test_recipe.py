@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.cli import main
+from outlast.cli.main import main
 from outlast.config import to_dict
 from outlast.errors import ConfigError
 from outlast.recipe import Recipe, make_recipe, read_recipe

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
         TokenizerError,
     )
     from outlast.inference import fill_mask, load_model
-    from outlast.prepare import prepare_data
+    from outlast.prepare.build import prepare_data
     from outlast.recipe import Recipe, make_recipe, read_recipe
-    from outlast.run import evaluate_run, export_run, train_run
+    from outlast.run.evaluate import evaluate_run
+    from outlast.run.export import export_run
+    from outlast.run.train import train_run
     from outlast.stream.loader import open_stream
 
 __version__ = "0.1.0"
@@ -47,11 +49,11 @@ _MODULES = {
     "Recipe": "recipe",
     "make_recipe": "recipe",
     "read_recipe": "recipe",
-    "prepare_data": "prepare",
+    "prepare_data": "prepare.build",
     "open_stream": "stream.loader",
-    "evaluate_run": "run",
-    "export_run": "run",
-    "train_run": "run",
+    "evaluate_run": "run.evaluate",
+    "export_run": "run.export",
+    "train_run": "run.train",
     "fill_mask": "inference",
     "load_model": "inference",
 }

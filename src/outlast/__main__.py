@@ -5,7 +5,7 @@ import sys
 
 def main() -> None:
     """Run the command line; exit with its code."""
-    from outlast.cli import run_command_line
+    from outlast.cli.main import run_command_line
 
     sys.exit(run_command_line(sys.argv[1:]))
 

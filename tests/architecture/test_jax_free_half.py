@@ -108,7 +108,7 @@ print(json.dumps([code or 0, sorted({name.split(".")[0] for name in sys.modules}
     assert code == 0
     heavy = sorted(set(loaded) & set(NEVER_BEFORE_A_VERB_RUNS))
     assert not heavy, (
-        f"`outlast --help` loads {heavy}; do: import inside the function of the verb (src/outlast/cli.py)"
+        f"`outlast --help` loads {heavy}; do: import inside the function of the verb (src/outlast/cli/)"
     )
 
 

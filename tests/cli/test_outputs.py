@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from outlast.cli import main
+from outlast.cli.main import main
 from outlast.storage import LocalStore
 from support.command_line import Run
 from support.datasets import draw_documents, write_sentence_data
@@ -161,7 +161,7 @@ def test_every_option_says_what_it_does_and_its_default() -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"], ["trian"]])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     program = (
-        "import json, sys; from outlast.cli import run_command_line; run_command_line(sys.argv[1:]);"
+        "import json, sys; from outlast.cli.main import run_command_line; run_command_line(sys.argv[1:]);"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
     done = subprocess.run(

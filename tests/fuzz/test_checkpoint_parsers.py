@@ -18,7 +18,7 @@ from outlast.checkpoint.restore import list_commits, restore_newest, verify_comm
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.checkpoint.sealed import DIGEST_KEY, seal, unseal
 from outlast.errors import CheckpointError, ConfigError, DamagedCheckpoint, OutlastError
-from outlast.run import evaluate_run
+from outlast.run.evaluate import evaluate_run
 from outlast.storage import LocalStore
 from outlast.training.evaluations import read_evaluations
 from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, nested, to_json

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import ConfigError, ShardError
-from outlast.prepare import prepare_data
+from outlast.prepare.build import prepare_data
 from outlast.shards.config import PairsConfig, ShardsConfig
 from outlast.shards.manifest import Manifest, read_manifest, write_manifest
 from outlast.shards.offsets import open_offsets

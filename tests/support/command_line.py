@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from outlast.cli import run_command_line
+from outlast.cli.main import run_command_line
 from outlast.logs import log
 from support.command import RECIPE, Command
 

@@ -1,0 +1,66 @@
+"""The command line: one function per verb. Parse, one library call, print.
+
+Results go to standard output (``--json`` for scripts), everything else to standard error. Exit codes: 0 done,
+1 failure, 2 usage or configuration, 75 preempted and resumable, 130 interrupted. Heavy imports stand inside
+the verbs, so that ``outlast --help`` answers at once and the data half runs without jax.
+"""
+
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from outlast import __version__
+from outlast.cli.checkpoint import checkpoint
+from outlast.cli.corpus import corpus, prepare
+from outlast.cli.run import evaluate, export, fill_mask, train
+from outlast.cli.shards import shards
+from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError
+
+
+def run_command_line(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit code.
+
+    ``--debug``, anywhere among the arguments, adds the traceback of an error and the messages of level DEBUG.
+    """
+    debug = "--debug" in arguments
+    words = [argument for argument in arguments if argument != "--debug"]
+    try:
+        return main.main(words, prog_name="outlast", standalone_mode=False, obj=debug) or EXIT_DONE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("outlast: interrupted; the same line again goes on with what is finished", err=True)
+        return EXIT_INTERRUPTED
+    except OutlastError as error:
+        if debug:
+            traceback.print_exc()
+        click.echo(f"outlast: {error}", err=True)
+        return error.exit_code
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        click.echo(
+            f"outlast: unexpected {type(error).__name__}: {error}\n  do:       run again with --debug",
+            err=True,
+        )
+        return EXIT_FAILURE
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+@click.pass_obj
+def main(debug: bool | None) -> None:
+    """Train your own encoder, from raw text to a Hugging Face model, on machines that can be taken away.
+
+    A recipe (TOML) describes data and run. Any key of it can be set with --set table.key=value. --debug,
+    anywhere, shows the traceback of an error and, of train, each step and each part of a save.
+    """
+    from outlast.logs import set_up
+
+    set_up(debug=bool(debug))
+
+
+for verb in (corpus, prepare, shards, train, evaluate, export, fill_mask, checkpoint):
+    main.add_command(verb)

@@ -1,0 +1,62 @@
+"""What the verbs share: options that several take, and how results are printed."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from outlast.errors import EXIT_DONE, EXIT_FAILURE
+
+_Command = Callable[..., Any]
+
+
+def recipe_arguments(command: _Command) -> _Command:
+    """Give a verb the argument RECIPE and the option --set."""
+    return click.argument("recipe", type=click.Path(path_type=Path))(set_option(command))
+
+
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="TABLE.KEY=VALUE",
+    help="Override a key of the recipe; may be given again. What is no TOML value is a string.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def format_size(size_bytes: int | None) -> str:
+    """Format a number of bytes, unknown as a question mark."""
+    from outlast.logs import format_count
+
+    return "?" if size_bytes is None else f"{format_count(size_bytes)}B"
+
+
+def print_fields(fields: dict[str, Any], as_json: bool) -> None:
+    """Print names and values, one a line, or as JSON."""
+    if as_json:
+        click.echo(json.dumps(fields, ensure_ascii=False))
+        return
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        click.echo(
+            f"{name:<{width}}  {value:.6g}" if isinstance(value, float) else f"{name:<{width}}  {value}"
+        )
+
+
+def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows in columns."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    for row in (header, *rows):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_problems(problems: Sequence[str], as_json: bool) -> int:
+    """Print what is wrong, or that nothing is; return the exit code."""
+    if as_json:
+        click.echo(json.dumps({"problems": list(problems)}, ensure_ascii=False))
+    else:
+        click.echo("\n".join(problems) if problems else "every byte is as it was written")
+    return EXIT_FAILURE if problems else EXIT_DONE

@@ -1,0 +1,92 @@
+"""The verbs about a run and what comes of it: train, evaluate, export, fill-mask."""
+
+import json
+from pathlib import Path
+
+import click
+
+from outlast.cli.printing import json_option, print_fields, print_table, recipe_arguments, set_option
+
+
+@click.command()
+@recipe_arguments
+@click.option(
+    "--run-dir", required=True, help="Folder or URL of the run; the same line again goes on with it."
+)
+@click.option(
+    "--initialize-from",
+    metavar="RUN_DIR",
+    help="Start a new run from the parameters of another one; a run that goes on ignores it.  "
+    "[default: random parameters]",
+)
+def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, initialize_from: str | None) -> None:
+    """Train, or go on training, until the recipe's last step.
+
+    Exit code 75: preempted, everything is saved, run the same line again.
+    """
+    from outlast.recipe import read_recipe
+    from outlast.run.train import train_run
+
+    train_run(read_recipe(recipe, overrides), run_dir, initialize_from=initialize_from)
+
+
+@click.command()
+@click.argument("run_dir")
+@click.option("--follow", is_flag=True, help="Go on with each new checkpoint, to the run's last step.")
+@click.option(
+    "--timeout-seconds",
+    default=3600.0,
+    show_default=True,
+    help="With --follow: the longest wait for a new checkpoint, in seconds.",
+)
+@set_option
+@json_option
+def evaluate(
+    run_dir: str, overrides: tuple[str, ...], as_json: bool, follow: bool, timeout_seconds: float
+) -> None:
+    """Evaluate a run's newest checkpoint on the held-out split.
+
+    The loss is in nats per predicted token.
+    """
+    from outlast.run.evaluate import evaluate_run, follow_run
+
+    if not follow:
+        print_fields(evaluate_run(run_dir, overrides), as_json)
+        return
+    for result in follow_run(run_dir, overrides, timeout_seconds=timeout_seconds):
+        print_fields(result, as_json)
+
+
+@click.command()
+@click.argument("run_dir")
+@click.argument("out", type=click.Path(path_type=Path))
+def export(run_dir: str, out: Path) -> None:
+    """Write a run's newest checkpoint as a Hugging Face model folder.
+
+    Needs the run directory alone; the data set may be gone.
+    """
+    from outlast.run.export import export_run
+
+    click.echo(export_run(run_dir, out))
+
+
+@click.command("fill-mask")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("texts", nargs=-1, required=True)
+@click.option("--top", default=5, show_default=True, help="Answers per mask.")
+@json_option
+def fill_mask(model: Path, texts: tuple[str, ...], top: int, as_json: bool) -> None:
+    """Answer what stands at [MASK], with an exported model.
+
+    Scores are probabilities. With --json, one line for each text: a list of answers for each mask.
+    """
+    from outlast.inference import fill_mask as answer
+
+    for text, masks in zip(texts, answer(model, list(texts), top=top), strict=True):
+        if as_json:
+            click.echo(json.dumps(masks, ensure_ascii=False))
+        else:
+            click.echo(text)
+            for answers in masks:
+                rows = [(f"{row['score']:.3f}", repr(row["token_str"]), row["sequence"]) for row in answers]
+                print_table(("score", "token", "sequence"), rows)

@@ -1,0 +1,103 @@
+"""The verbs about shards: show, verify, pair, and those of the formats they are exchanged in."""
+
+import json
+
+import click
+
+from outlast.cli.printing import json_option, print_fields, print_problems
+from outlast.cli.tfrecord import export_tfrecord, import_tfrecord
+
+
+@click.group()
+def shards() -> None:
+    """Look at shards; exchange them with other trainers."""
+
+
+@shards.command("show")
+@click.argument("manifest")
+@click.option("--dropped", is_flag=True, help="Show what cleaning dropped and changed, with examples.")
+@json_option
+def shards_show(manifest: str, dropped: bool, as_json: bool) -> None:
+    """Describe a data set."""
+    from outlast.shards.summary import summarize
+    from outlast.shards.verify import describe_manifest, read_cleaning_report
+
+    if dropped:
+        from outlast.cleaning.report import describe_report
+
+        report = read_cleaning_report(manifest)
+        click.echo(json.dumps(report, ensure_ascii=False) if as_json else "\n".join(describe_report(report)))
+        return
+    description = describe_manifest(manifest)
+    print_fields(description if as_json else summarize(description), as_json)
+
+
+@shards.command("verify")
+@click.argument("manifest")
+@json_option
+def shards_verify(manifest: str, as_json: bool) -> int:
+    """Check every byte of every shard against the manifest.
+
+    Exit code 1 where something is wrong.
+    """
+    from outlast.shards.verify import verify_manifest
+
+    return print_problems(verify_manifest(manifest), as_json)
+
+
+@shards.command("pair")
+@click.argument("manifest")
+@click.option(
+    "--length",
+    "lengths",
+    type=click.IntRange(5, 65_535),
+    multiple=True,
+    required=True,
+    help="Tokens in an example, the three special ones included; may be given again.",
+)
+@click.option(
+    "--passes",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="How often the corpus is cut, each time at other places.",
+)
+@click.option(
+    "--short-probability",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="Share of the documents, drawn in each pass, that are cut shorter.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all random numbers.")
+@click.option("--processes", type=click.IntRange(1), help="Side by side.  [default: one for each core]")
+@click.option(
+    "--task", metavar="I/N", help="Build only this share of the tables: 0/8 to 7/8.  [default: all of them]"
+)
+def shards_pair(
+    manifest: str,
+    lengths: tuple[int, ...],
+    passes: int,
+    short_probability: float,
+    seed: int,
+    processes: int | None,
+    task: str | None,
+) -> None:
+    """Add sentence pairs of a length to a data set.
+
+    No text is copied: pairs are offsets. Continues where a killed run stopped.
+    """
+    from outlast.prepare.tasks import parse_task
+    from outlast.shards.config import PairsConfig, ShardsConfig, resolve_num_processes
+    from outlast.shards.pair_build import add_pairs
+
+    config = PairsConfig(lengths=lengths, num_passes=passes, short_probability=short_probability, seed=seed)
+    num_processes = resolve_num_processes(ShardsConfig(num_processes=processes))
+    is_done = add_pairs(manifest, config, num_processes=num_processes, task=parse_task(task))
+    click.echo(manifest if is_done else "this share is done; the manifest follows with the last one")
+
+
+shards.add_command(export_tfrecord)
+
+
+shards.add_command(import_tfrecord)

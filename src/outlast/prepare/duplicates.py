@@ -1,0 +1,48 @@
+"""The search for duplicates, before the shards are built: every task scans its pieces, task 0 decides."""
+
+from collections.abc import Sequence
+
+from outlast.cleaning.drops import MERGED_NAME, read_merged
+from outlast.cleaning.merge import delete_scans, find_duplicates
+from outlast.cleaning.scan import ScanJob, scanned_pieces
+from outlast.corpus.plan import PieceJob
+from outlast.errors import CorpusError
+from outlast.logs import log
+from outlast.prepare.tasks import Task, share_of, wait_for
+from outlast.shards.processes import list_numbers
+from outlast.shards.work import work_off
+from outlast.storage import Store
+
+
+def ensure_duplicates_found(
+    job: ScanJob,
+    store: Store,
+    pieces: Sequence[PieceJob],
+    num_processes: int,
+    task: Task | None,
+    wait_seconds: float,
+) -> None:
+    """Scan this share of the corpus; task 0 then decides for all of it which documents are dropped."""
+    if not store.exists(MERGED_NAME):
+        work_off(job, share_of(pieces, scanned_pieces(store), task), len(pieces), num_processes, "scan")
+        if task is not None and task[0] > 0:
+            return  # what task 0 decides is there once its tokenizer is
+        missing = set(range(len(pieces)))
+
+        def is_scanned() -> bool:
+            missing.difference_update(scanned_pieces(store))
+            return not missing
+
+        if not wait_for(is_scanned, wait_seconds):
+            raise CorpusError(
+                f"{len(missing)} of {len(pieces)} pieces are not scanned for duplicates after "
+                f"{wait_seconds:.0f} seconds: {list_numbers(sorted(missing))}.",
+                where=store.url,
+                remedy="start the other tasks, whose pieces they are, then this one again",
+            )
+        find_duplicates(store, job.cleaning, len(pieces))
+    delete_scans(store)
+    merged = read_merged(store)
+    found = [f"{count} {reason.replace('_', ' ')}s" for reason, count in merged.dropped.items()]
+    found += [f"{merged.dropped_lines} duplicate lines"] if merged.dropped_lines else []
+    log.info("cleaning: of %d documents %s", merged.num_documents, ", ".join(found) or "no two are alike")

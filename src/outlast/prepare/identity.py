@@ -1,0 +1,94 @@
+"""What a build depends on: its plan, agreed upon by all that take part in it.
+
+In: the recipe's tables and the files of the corpus. Out: plain values; two builds with equal ones give equal
+bytes.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from outlast import __version__
+from outlast.cleaning.config import CleaningConfig
+from outlast.cleaning.libraries import library_versions
+from outlast.config import to_dict
+from outlast.corpus.config import CorpusConfig
+from outlast.corpus.plan import CorpusFile
+from outlast.errors import ShardError
+from outlast.shards.build import agree_on_plan
+from outlast.shards.manifest import MANIFEST_NAME
+from outlast.storage import Store, open_store, split_url
+from outlast.tokenizer.config import TokenizerConfig
+from outlast.tokenizer.manifest import TokenizerManifest, read_tokenizer
+
+
+def build_identity(
+    corpus: CorpusConfig,
+    cleaning: CleaningConfig,
+    tokenizer: TokenizerConfig,
+    num_shards: int,
+    files: Sequence[CorpusFile],
+    held_out: Sequence[CorpusFile],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what the result depends on, and the versions of what makes it.
+
+    Where the corpus lies is no part of it: a copy on another machine is the same corpus.
+    """
+    tokenizer_values = to_dict(tokenizer)
+    library: str = tokenizer.library
+    if tokenizer.path is not None:
+        existing = read_existing(tokenizer.path)[0]
+        tokenizer_values = {"fingerprint": existing.fingerprint}
+        library = existing.library
+    corpus_values = to_dict(corpus)
+    corpus_values.pop("path")
+    corpus_values["validation_path"] = corpus.validation_path is not None
+    identity = {
+        "corpus": corpus_values,
+        **({"cleaning": to_dict(cleaning)} if cleaning.is_on else {}),
+        "tokenizer": {key: value for key, value in tokenizer_values.items() if key != "path"},
+        "num_shards": num_shards,
+        "files": {file.name: _describe_file(file) for file in files},
+        "held_out_files": {file.name: _describe_file(file) for file in held_out},
+    }
+    return identity, {"outlast": __version__, library: version(library)}
+
+
+def agree_on_build(
+    store: Store, identity: dict[str, Any], versions: dict[str, str], cleaning: CleaningConfig
+) -> dict[str, str]:
+    """Agree on the plan; return the versions that the build was begun with.
+
+    An unfinished build is not gone on with by other versions of what cleans its documents.
+    """
+    cleaning_versions = {} if store.exists(MANIFEST_NAME) else library_versions(cleaning)
+    begun = agree_on_plan(store, identity, versions | cleaning_versions)
+    for name, number in cleaning_versions.items():
+        if begun.get(name) != number:
+            raise ShardError(
+                f"The build was begun with {name} {begun.get(name)}, here is {number}.",
+                where=store.url,
+                expected="one version throughout, for what it computes may differ",
+                remedy=f"install {name} {begun.get(name)}, or prepare into another folder",
+            )
+    return begun
+
+
+def _describe_file(file: CorpusFile) -> list[str | int]:
+    return [file.size_bytes, file.digest, file.encoding]
+
+
+def describe_files(files: Sequence[CorpusFile], held_out: Sequence[CorpusFile]) -> dict[str, Any]:
+    """Return what the manifest says of the corpus: its files, bytes and encodings."""
+    encodings = [file.encoding for file in (*files, *held_out) if file.encoding]
+    return {
+        "num_files": len(files) + len(held_out),
+        "size_bytes": sum(file.size_bytes for file in (*files, *held_out)),
+        "encodings": {name: encodings.count(name) for name in sorted(set(encodings))},
+    }
+
+
+def read_existing(path: str) -> tuple[TokenizerManifest, dict[str, bytes]]:
+    """Return the tokenizer at a path or URL, and its files by name. Raises TokenizerError."""
+    folder, name = split_url(path.rstrip("/"))
+    return read_tokenizer(open_store(folder), name)

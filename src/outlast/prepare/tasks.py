@@ -1,0 +1,61 @@
+"""Shares of a build: which pieces belong to a task, what is left to others, waiting for what another makes.
+
+In: ``--task i/N``, the pieces, the output folder. Out: the pieces to build here.
+"""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from outlast.corpus.plan import PieceJob
+from outlast.errors import ConfigError
+from outlast.logs import log
+from outlast.shards.build import finished_pieces
+from outlast.shards.processes import list_numbers
+from outlast.storage import Store
+
+_POLL_SECONDS = 2.0
+
+Task = tuple[int, int]
+"""This share of the pieces, and how many shares there are: 0 of 4 to 3 of 4."""
+
+
+def parse_task(text: str | None) -> Task | None:
+    """Parse ``i/N``; None stays None. Raises ConfigError."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise ConfigError(
+            f"Cannot read the task {text!r}.", where="--task", expected="I/N with I from 0 to N-1"
+        )
+    return int(match[1]), int(match[2])
+
+
+def share_of(pieces: Sequence[PieceJob], finished: set[int], task: Task | None) -> list[PieceJob]:
+    """Return the unfinished pieces of a task."""
+    index, count = task or (0, 1)
+    return [piece for piece in pieces if piece.piece not in finished and piece.piece % count == index]
+
+
+def others_have_work(store: Store, num_shards: int) -> bool:
+    """Return whether pieces are unfinished, and say which."""
+    unfinished = sorted(set(range(num_shards)) - finished_pieces(store))
+    if unfinished:
+        log.info(
+            "%d of %d pieces are left to other tasks: %s",
+            len(unfinished),
+            num_shards,
+            list_numbers(unfinished),
+        )
+    return bool(unfinished)
+
+
+def wait_for(is_there: Callable[[], bool], wait_seconds: float) -> bool:
+    """Wait until something is there; return whether it is."""
+    deadline = time.monotonic() + wait_seconds
+    while not is_there():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(min(_POLL_SECONDS, max(deadline - time.monotonic(), 0.0)))
+    return True

@@ -1,0 +1,64 @@
+"""The tokenizer of a build: found in the output folder, trained, copied, or waited for."""
+
+from collections.abc import Iterator, Sequence
+
+from outlast.cleaning.config import CleaningConfig
+from outlast.cleaning.documents import DocumentCleaning
+from outlast.cleaning.tally import CleaningTally
+from outlast.corpus.config import CorpusConfig
+from outlast.corpus.encoding import Tally
+from outlast.corpus.plan import PieceJob
+from outlast.corpus.read import read_documents, split_chooser
+from outlast.errors import TokenizerError
+from outlast.logs import log
+from outlast.prepare.identity import read_existing
+from outlast.prepare.tasks import Task, wait_for
+from outlast.shards.piece import TOKENIZER_FOLDER
+from outlast.storage import Store
+from outlast.tokenizer.config import TokenizerConfig
+from outlast.tokenizer.manifest import (
+    MANIFEST_NAME,
+    TokenizerManifest,
+    read_tokenizer_manifest,
+    write_tokenizer,
+)
+from outlast.tokenizer.train import train_tokenizer
+
+
+def ensure_tokenizer(
+    corpus: CorpusConfig,
+    cleaning: CleaningConfig,
+    config: TokenizerConfig,
+    store: Store,
+    pieces: Sequence[PieceJob],
+    task: Task | None,
+    wait_seconds: float,
+) -> TokenizerManifest:
+    """Return the tokenizer of the output folder: found there, trained, copied, or waited for."""
+    name = f"{TOKENIZER_FOLDER}/{MANIFEST_NAME}"
+    if task is not None and task[0] > 0 and not store.exists(name):
+        log.info("waiting for task 0/%d, which makes the tokenizer", task[1])
+        if not wait_for(lambda: store.exists(name), wait_seconds):
+            raise TokenizerError(
+                f"There is no tokenizer after {wait_seconds:.0f} seconds.",
+                where=f"{store.url}/{name}",
+                remedy=f"start `--task 0/{task[1]}`, which makes it, then this one again",
+            )
+    if store.exists(name):
+        return read_tokenizer_manifest(store, TOKENIZER_FOLDER)
+    if config.path is not None:
+        manifest, content = read_existing(config.path)
+        write_tokenizer(store, TOKENIZER_FOLDER, manifest, content)
+        return manifest
+
+    def documents() -> Iterator[str]:
+        # Held-out text must not shape the vocabulary either.
+        choose = split_chooser(corpus)
+        stage = DocumentCleaning(cleaning, store)
+        for piece in pieces:
+            read = read_documents(corpus, piece.extents, Tally())
+            for text in stage.clean(read, piece.piece, "corpus", CleaningTally()):
+                if choose(text) == "train":
+                    yield text
+
+    return train_tokenizer(config, documents, store, TOKENIZER_FOLDER, report=log.info)

@@ -1,0 +1,84 @@
+"""The verb ``evaluate``, wired: from a run directory to the loss on the held-out split.
+
+In: the URL of a run directory. Out: the evaluation of its newest checkpoint, or of each new one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from outlast.checkpoint.restore import Restored, list_keys
+from outlast.config import apply_overrides
+from outlast.errors import ConfigError, ShardError
+from outlast.recipe import make_recipe
+from outlast.run.directory import RUN_NAME, read_recipe_tables, restore_run
+from outlast.run.parts import Parts, assemble, held_out_stream
+from outlast.run.train import restored_state
+from outlast.storage import open_store
+from outlast.training.compilation_cache import use_compilation_cache
+from outlast.training.evaluate import evaluate
+from outlast.training.follow import follow
+from outlast.training.step import make_evaluation_step
+
+
+def evaluate_run(run_dir: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Evaluate the newest checkpoint of a run on the held-out split. Raises RunError where there is none."""
+    parts, restored = _open_run(run_dir, overrides)
+    return _evaluator(parts)(restored)
+
+
+def follow_run(
+    run_dir: str, overrides: Sequence[str] = (), *, timeout_seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Evaluate each new checkpoint of a run until its last step, or until none came for so many seconds."""
+    store = open_store(run_dir)
+    opened: list[tuple[Parts, Callable[[Restored], dict[str, Any]]]] = []
+
+    def evaluate_newest() -> dict[str, Any]:
+        parts, restored = _open_run(run_dir, overrides)
+        opened[:] = opened or [(parts, _evaluator(parts))]  # compiled once
+        return opened[0][1](restored)
+
+    return follow(
+        lambda: max((key.step for key in list_keys(store)), default=None),
+        evaluate_newest,
+        total_steps=lambda: opened[0][0].recipe.training.total_steps,
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def _evaluator(parts: Parts) -> Callable[[Restored], dict[str, Any]]:
+    """Return the function that evaluates a checkpoint, compiled at its first call."""
+    use_compilation_cache(parts.recipe.training.compilation_cache_dir)
+    evaluation_step = make_evaluation_step(parts.objective, seed=parts.recipe.training.seed)
+    batches = held_out_stream(parts)
+    if batches is None:
+        raise ShardError(
+            "The data set has no held-out split.", remedy="prepare it with corpus.validation_fraction > 0"
+        )
+    limit = parts.recipe.training.evaluation_examples
+
+    def evaluate_checkpoint(restored: Restored) -> dict[str, Any]:
+        state = restored_state(parts, restored)
+        result = evaluate(evaluation_step, state, batches.evaluation_batches(limit))
+        assert result is not None
+        return {"step": restored.commit.step, **result}
+
+    return evaluate_checkpoint
+
+
+def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[Parts, Restored]:
+    """Return the parts of the run in a directory, and its newest checkpoint."""
+    store = open_store(run_dir)
+    parts = assemble(
+        make_recipe(apply_overrides(read_recipe_tables(store), overrides), where=f"{run_dir}/{RUN_NAME}")
+    )
+    restored = restore_run(store)
+    made_with = restored.commit.identity["data"]["tokenizer"]
+    if made_with != parts.stream.manifest.tokenizer.fingerprint:
+        raise ConfigError(
+            f"The run was trained with the tokenizer {made_with}, "
+            f"the data set was made with {parts.stream.manifest.tokenizer.fingerprint}.",
+            where=parts.recipe.stream.manifest,
+            remedy="--set stream.manifest=URL names a data set of the run's own tokenizer",
+        )
+    return parts, restored

@@ -1,0 +1,46 @@
+"""The verb ``export``, wired: from a run directory to a Hugging Face model folder.
+
+In: the URL of a run directory; the data set may be gone. Out: the folder.
+"""
+
+from pathlib import Path
+
+from outlast import __version__
+from outlast.models.config import EncoderConfig
+from outlast.run.directory import PARAMS_PREFIX, TOKENIZER_FOLDER, params_of, read_recipe_tables, restore_run
+from outlast.storage import open_store
+from outlast.training.evaluations import read_evaluations
+
+
+def export_run(run_dir: str, out: Path) -> Path:
+    """Write the newest checkpoint of a run as a Hugging Face model folder; return the folder.
+
+    All it takes is in the run directory: the data set may be gone.
+    """
+    from outlast.huggingface.export import export_model
+    from outlast.huggingface.tokenizer_files import write_tokenizer_files
+    from outlast.tokenizer.encode import load_tokenizer
+
+    store = open_store(run_dir)
+    read_recipe_tables(store)
+    restored = restore_run(store, prefix=PARAMS_PREFIX)
+    identity = restored.commit.identity
+    encoder = EncoderConfig.from_dict(identity["model"])
+    tokenizer = load_tokenizer(store, TOKENIZER_FOLDER)
+    evaluations = read_evaluations(store)
+    provenance = {
+        "outlast": __version__,
+        "step": restored.commit.step,
+        "identity": identity,
+        "evaluation": evaluations.get(restored.commit.step),
+    }
+    return export_model(
+        params_of(restored),
+        encoder,
+        out,
+        special_ids=tokenizer.manifest.special_ids,
+        write_tokenizer=lambda folder: write_tokenizer_files(
+            tokenizer, folder, max_length=encoder.max_positions
+        ),
+        provenance=provenance,
+    )

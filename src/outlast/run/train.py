@@ -1,0 +1,164 @@
+"""The verb ``train``, wired: from a recipe and a run directory to a trained state.
+
+In: a ``Recipe`` and the URL of a run directory. Out: the state after the last step. The run directory holds
+all there is to know of the run: its recipe, its tokenizer, attempts, checkpoints, metrics and evaluations.
+"""
+
+from contextlib import ExitStack
+
+import jax
+
+from outlast.checkpoint.attempts import Attempt, claim_attempt
+from outlast.checkpoint.restore import Restored, restore_newest
+from outlast.checkpoint.save import CheckpointWriter
+from outlast.errors import ConfigError
+from outlast.logs import ProgressLine, format_count, log
+from outlast.models.params import count
+from outlast.recipe import Recipe
+from outlast.run.directory import PARAMS_PREFIX, keep_description, params_of
+from outlast.run.parts import Parts, assemble, held_out_stream
+from outlast.storage import Store, open_store
+from outlast.training.compilation_cache import use_compilation_cache
+from outlast.training.evaluations import RunEvaluations
+from outlast.training.identity import arithmetic, check_identity, describe_promise
+from outlast.training.loop import train
+from outlast.training.metrics import MetricsFile, StepMeter
+from outlast.training.preemption import Notice
+from outlast.training.saves import Saves
+from outlast.training.state import TrainState, initial_state, restore_state, restore_tree
+from outlast.training.step import make_evaluation_step, make_train_step
+
+
+def train_run(recipe: Recipe, run_dir: str, *, initialize_from: str | None = None) -> TrainState:
+    """Train, or go on training, until the recipe's last step.
+
+    Args:
+        run_dir: folder or URL. Where it holds a run, that run goes on.
+        initialize_from: run directory whose newest parameters a new run starts from. Ignored on a resume.
+
+    Raises:
+        Preempted, Interrupted: a signal came; everything is saved.
+        ConfigError: the recipe does not fit the data, or not the run that is there.
+        RunError: another process owns the run, or the loss is not finite.
+    """
+    use_compilation_cache(recipe.training.compilation_cache_dir)
+    with ExitStack() as stack:
+        notice = stack.enter_context(Notice())
+        parts = assemble(recipe)
+        store = open_store(run_dir)
+        attempt = claim_attempt(store, config=recipe.checkpoint, report=log.info)
+        stack.callback(attempt.close)
+        # How a run starts. The order matters:
+        # 1. the newest committed checkpoint of this run   2. --initialize-from, parameters only   3. fresh
+        # parameters
+        restored = restore_newest(store, attempt_number=attempt.number)
+        state = _start(parts, restored, run_dir=run_dir, initialize_from=initialize_from)
+        attempt.record_restored(int(state.step), restored.commit.name if restored else None)
+        del restored  # as large as the state itself
+        keep_description(store, parts)
+        return _train(parts, store, attempt, state, notice, stack)
+
+
+def _start(
+    parts: Parts, restored: Restored | None, *, run_dir: str, initialize_from: str | None
+) -> TrainState:
+    recipe = parts.recipe
+    if restored is not None:
+        check_identity(restored.commit.identity, parts.identity, step=restored.commit.step, run_dir=run_dir)
+        former, now = restored.commit.mesh, arithmetic(recipe.training)
+        log.info("resuming from step %d of %d", restored.commit.step, recipe.training.total_steps)
+        log.info("%s", describe_promise(former, now))
+        return restored_state(parts, restored)
+    state = initial_state(parts.objective.param_table, parts.optimizer, recipe.training.seed)
+    if initialize_from is not None:
+        state = _with_params_of(state, initialize_from, parts)
+    log.info(
+        "new run of %d steps, %s parameters",
+        recipe.training.total_steps,
+        format_count(count(parts.objective.param_table)),
+    )
+    return state
+
+
+def _train(
+    parts: Parts,
+    store: Store,
+    attempt: Attempt,
+    state: TrainState,
+    notice: Notice,
+    stack: ExitStack,
+) -> TrainState:
+    recipe, stream = parts.recipe, parts.stream
+    start_step = int(state.step)
+    writer = CheckpointWriter(
+        store,
+        recipe.checkpoint,
+        attempt,
+        identity=parts.identity,
+        mesh=arithmetic(recipe.training),
+        report=log.info,
+    )
+    stack.callback(writer.close)
+    held_out = held_out_stream(parts)
+    evaluations = RunEvaluations(
+        store,
+        total_steps=recipe.training.total_steps,
+        interval_steps=recipe.training.evaluation_interval_steps,
+        evaluation_step=make_evaluation_step(parts.objective, seed=recipe.training.seed),
+        batches=None
+        if held_out is None
+        else lambda: held_out.evaluation_batches(recipe.training.evaluation_examples),
+        stop=lambda: bool(notice),
+        keep=writer.rank,
+    )
+    writer.rank(evaluations.ranking)
+    metrics = MetricsFile(store, attempt.number)
+    stack.callback(metrics.close)
+    progress = stack.enter_context(ProgressLine("training", recipe.training.total_steps, start=start_step))
+    batch_examples = recipe.stream.global_batch_size
+    meter = StepMeter(
+        metrics,
+        progress,
+        start_step=start_step,
+        batch_examples=batch_examples,
+        batch_tokens=batch_examples * recipe.stream.sequence_length,
+        epoch_of=stream.order.epoch_of,
+        interval_steps=recipe.training.log_interval_steps,
+    )
+    return train(
+        state,
+        total_steps=recipe.training.total_steps,
+        batches_from=stream.batches_from,
+        train_step=make_train_step(
+            parts.objective,
+            parts.optimizer,
+            parts.schedule,
+            seed=recipe.training.seed,
+            num_microbatches=recipe.training.num_microbatches,
+        ),
+        saves=Saves(writer, attempt, restored_step=start_step if attempt.restored_commit else None),
+        evaluations=evaluations,
+        meter=meter,
+        notice=notice,
+    )
+
+
+def restored_state(parts: Parts, restored: Restored) -> TrainState:
+    """Return a checkpoint as the state of a run. Raises CheckpointError where it does not fit."""
+    template = jax.eval_shape(
+        lambda: initial_state(parts.objective.param_table, parts.optimizer, parts.recipe.training.seed)
+    )
+    return restore_state(restored.arrays, template)
+
+
+def _with_params_of(state: TrainState, run_dir: str, parts: Parts) -> TrainState:
+    """Return the state with the parameters of another run's newest checkpoint."""
+    restored = restore_newest(open_store(run_dir), prefix=PARAMS_PREFIX)
+    if restored is None:
+        raise ConfigError("There is no checkpoint to start from.", where=f"--initialize-from {run_dir}")
+    params = restore_tree(params_of(restored), state.params)
+    former, now = restored.commit.identity["data"]["tokenizer"], parts.identity["data"]["tokenizer"]
+    if former != now:
+        log.warning("its pieces are those of the tokenizer %s, the data's those of %s", former, now)
+    log.info("starting from the parameters of step %d of %s", restored.commit.step, run_dir)
+    return state._replace(params=params)
