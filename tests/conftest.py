@@ -14,13 +14,15 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from support.watch import LOG, watch_this_process
+from support.watch import LOG, Watch, watch_this_process
 
 # Data sets, a run and servers that several folders use: each is made once in a session.
 pytest_plugins = ("support.datasets", "support.gcs", "support.s3")
 
-# Audited here, and by sitecustomize in every Python process that a test starts.
-WATCH = watch_this_process()
+# Audited here, and by sitecustomize in every Python process that a test starts. A worker of pytest-xdist has
+# been started so, and is watched already.
+_started = sys.modules.get("outlast_test_watch")
+WATCH: Watch = _started.WATCH if _started else watch_this_process()
 _watched = tempfile.TemporaryDirectory(prefix="outlast-tests-")
 REFUSED_ELSEWHERE = Path(_watched.name, "refused")
 STARTUP = Path(__file__).parent / "support" / "startup"
