@@ -13,188 +13,45 @@ vocabulary, we only the positions that are predicted, so there are four contesta
 Theirs use the faster of eager and sdpa attention and torch's fused AdamW, the fastest it has on CPU (the one
 transformers' Trainer takes). First, with dropout 0, all of them make three steps: losses must agree to 1e-5
 relative, and the weights' changes to 1e-2 (relative norm of the difference). Then all are timed in turn,
-round after round, with dropout on; the medians and their ratios are printed.
+round after round, with dropout on (where the architecture has it); the medians and their ratios are printed.
+With --memory each makes two steps in a process of its own, and the peak of its resident memory is printed
+(Linux only), and how far that is above what stood before the model was made: the libraries, the same for all.
 
     python benchmarks/step.py --architecture bert --rows 8 --length 128 --rounds 7
     python benchmarks/step.py --architecture roberta --rows 2 --length 512 --vocab-size 50265
+    python benchmarks/step.py --architecture bigbird --rows 1 --length 4096 --vocab-size 50358 --rounds 3
+    python benchmarks/step.py --architecture modernbert --rows 1 --length 1024 --vocab-size 50368
 """
 
 import argparse
 import gc
 import math
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import torch
-import transformers
-from numpy.typing import NDArray
-from torch.nn import functional
+from step_contestants import SPECIAL_IDS, Arrays, Contestant, Head, Ours, Setting, Theirs, export_initial
 
-from outlast.huggingface.export import export_model
-from outlast.huggingface.names import to_huggingface
-from outlast.models.bert import Remat
-from outlast.models.config import EncoderConfig, ModelConfig, resolve_model
-from outlast.models.params import flatten
-from outlast.models.randomness import fold, row_keys
-from outlast.objectives.config import MlmConfig
-from outlast.objectives.mlm import MlmObjective, make_objective
+from outlast.models.config import ModelConfig, resolve_model
 from outlast.training.config import OptimizerConfig, TrainingConfig
-from outlast.training.optimizer import decays, make_optimizer, make_schedule
-from outlast.training.state import initial_state
-from outlast.training.step import make_train_step
 
-SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-SEED, TOTAL_STEPS = 0, 1000
 LOSS_TOLERANCE, CHANGE_TOLERANCE = 1e-5, 1e-2
-
-Head = Literal["gathered", "full"]
-Arrays = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What is trained. The same for every contestant of a comparison."""
-
-    encoder: EncoderConfig
-    rows: int
-    length: int
-    remat: Remat
-    optimizer: OptimizerConfig
-
-    def objective(self, head: Head) -> MlmObjective:
-        slots = self.length if head == "full" else None
-        config = MlmConfig(max_predictions=slots)
-        return make_objective(self.encoder, config, special_ids=SPECIAL_IDS, remat=self.remat)
-
-    def batch(self, number: int) -> Arrays:
-        """Return random tokens; every fourth row is real in its first half only."""
-        ids = np.random.default_rng(number).integers(5, self.encoder.vocab_size, (self.rows, self.length))
-        mask = np.ones((self.rows, self.length), np.int8)
-        mask[::4, self.length // 2 :] = 0
-        return {"input_ids": np.where(mask, ids, 0).astype(np.int32), "attention_mask": mask}
-
-    def without_dropout(self) -> "Setting":
-        return replace(self, encoder=replace(self.encoder, dropout=0.0, attention_dropout=0.0))
-
-
-class Ours:
-    """Outlast's own compiled step."""
-
-    def __init__(self, setting: Setting, head: Head) -> None:
-        self.name = f"ours, {head}"
-        self._setting = setting
-        self._table = setting.objective(head).param_table
-        schedule = make_schedule(setting.optimizer, TOTAL_STEPS)
-        optimizer = make_optimizer(setting.optimizer, schedule, decays(self._table))
-        self._state = initial_state(self._table, optimizer, SEED)
-        self._step = make_train_step(
-            setting.objective(head), optimizer, schedule, seed=SEED, num_microbatches=1
-        )
-
-    def advance(self, number: int) -> float:
-        self._state, measured = self._step(self._state, self._setting.batch(number))
-        jax.block_until_ready(self._state)
-        return float(measured.loss_sum) / float(measured.weight_sum)
-
-    def params(self) -> Arrays:
-        """Return the parameters, flat, under our names."""
-        return {name: np.array(value) for name, value in flatten(self._state.params).items()}
-
-    def weights(self) -> Arrays:
-        """Return the parameters under Hugging Face's names."""
-        return to_huggingface(self._table, self.params())
-
-
-class Theirs:
-    """transformers' model, written out as its Trainer runs it."""
-
-    def __init__(self, setting: Setting, head: Head, attention: str, folder: Path) -> None:
-        self.name = f"theirs, {head}"
-        self._setting, self._head = setting, head
-        self._model = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation=attention)
-        self._model.train()
-        config = setting.optimizer
-        parameters = list(self._model.parameters())
-        groups = [
-            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        self._optimizer = torch.optim.AdamW(
-            groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
-        )
-        self._schedule = make_schedule(config, TOTAL_STEPS)
-        self._batches: dict[int, tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]] = {}
-
-    def prepare(self, number: int) -> None:
-        """Mask a step's batch as our step does, outside the time that is measured."""
-        batch = self._setting.batch(number)
-        objective = self._setting.objective("gathered")
-        keys = fold(row_keys(SEED, "train", number, jnp.arange(self._setting.rows)), "masks")
-        ids, mask = jnp.asarray(batch["input_ids"]), jnp.asarray(batch["attention_mask"])
-        masked = objective.mask(ids, mask, keys)
-        labels = np.where(np.asarray(masked.weights) > 0, np.asarray(masked.labels), -100)
-        inputs = {"input_ids": _tensor(masked.input_ids), "attention_mask": _tensor(batch["attention_mask"])}
-        self._batches[number] = (inputs, _tensor(masked.positions), _tensor(labels))
-
-    def advance(self, number: int) -> float:
-        inputs, positions, labels = self._batches[number]
-        for group in self._optimizer.param_groups:
-            group["lr"] = float(self._schedule(number))
-        self._optimizer.zero_grad()
-        loss = self._loss(inputs, positions, labels)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._setting.optimizer.clip_norm)
-        self._optimizer.step()
-        return loss.item()
-
-    def weights(self) -> Arrays:
-        return {name: value.detach().numpy().copy() for name, value in self._model.named_parameters()}
-
-    def _loss(
-        self, inputs: dict[str, torch.Tensor], positions: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
-        if self._head == "full":
-            everywhere = torch.full_like(inputs["input_ids"], -100).scatter(1, positions, labels)
-            return self._model(**inputs, labels=everywhere).loss
-        hidden = self._model.base_model(**inputs).last_hidden_state
-        chosen = torch.take_along_dim(hidden, positions[:, :, None], dim=1)
-        head = self._model.cls if hasattr(self._model, "cls") else self._model.lm_head
-        return functional.cross_entropy(head(chosen).flatten(0, 1), labels.flatten())
-
-
-Contestant = Ours | Theirs
-
-
-def export_initial(setting: Setting, folder: Path) -> Path:
-    """Write the initial weights as a model that transformers loads."""
-    return export_model(
-        Ours(setting, "gathered").params(),
-        setting.encoder,
-        folder,
-        special_ids=SPECIAL_IDS,
-        write_tokenizer=lambda _: None,
-        provenance={},
-    )
 
 
 def contestants(
-    setting: Setting, heads: list[Head], attention: str, folder: Path
+    setting: Setting, pairs: list[tuple[type[Ours] | type[Theirs], Head]], attention: str, folder: Path
 ) -> list[Callable[[], Contestant]]:
     """Return what makes each contestant: one by one, for they are large."""
-    make: list[Callable[[], Contestant]] = []
-    for head in heads:
-        make.append(partial(Ours, setting, head))
-        make.append(partial(Theirs, setting, head, attention, folder))
-    return make
+    return [
+        partial(Ours, setting, head) if side is Ours else partial(Theirs, setting, head, attention, folder)
+        for side, head in pairs
+    ]
 
 
 def check_same_work(make: list[Callable[[], Contestant]], num_steps: int = 3) -> None:
@@ -222,10 +79,12 @@ def check_same_work(make: list[Callable[[], Contestant]], num_steps: int = 3) ->
         gc.collect()
 
 
-def time_in_turn(sides: list[Contestant], rounds: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Return wall and CPU seconds per step of each contestant; the first two steps of each do not count."""
+def time_in_turn(
+    sides: list[Contestant], rounds: int, warmup: int = 2
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Return wall and CPU seconds per step of each contestant; the first steps of each do not count."""
     times: dict[str, tuple[list[float], list[float]]] = {side.name: ([], []) for side in sides}
-    for number in range(rounds + 2):
+    for number in range(rounds + warmup):
         for side in sides:
             if isinstance(side, Theirs):
                 side.prepare(number)
@@ -234,11 +93,13 @@ def time_in_turn(sides: list[Contestant], rounds: int) -> dict[str, tuple[list[f
             times[side.name][0].append(time.perf_counter() - wall)
             times[side.name][1].append(time.process_time() - cpu)
         print(f"round {number}: " + ", ".join(f"{n} {w[-1]:.3f}" for n, (w, _) in times.items()), flush=True)
-    return {name: (wall[2:], cpu[2:]) for name, (wall, cpu) in times.items()}
+    return {name: (wall[warmup:], cpu[warmup:]) for name, (wall, cpu) in times.items()}
 
 
 def faster_attention(setting: Setting, folder: Path) -> str:
-    """Return which of transformers' two attentions is faster here, over three steps each."""
+    """Return which of transformers' attentions is faster here, over three steps each; BigBird has its own."""
+    if setting.encoder.architecture == "bigbird":
+        return "eager"
     sides: list[Contestant] = []
     for attention in ("eager", "sdpa"):
         side = Theirs(setting, "full", attention, folder)
@@ -247,6 +108,31 @@ def faster_attention(setting: Setting, folder: Path) -> str:
     medians = {name: statistics.median(wall) for name, (wall, _) in time_in_turn(sides, 3).items()}
     print("theirs " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in medians.items()))
     return min(medians, key=lambda name: medians[name])
+
+
+def report_memory(names: list[str], attention: str, folder: Path) -> None:
+    """Let each contestant make two steps in a process of its own, and print what it says of its memory."""
+    for name in names:
+        alone = ["--alone", name, "--folder", str(folder), "--attention", attention]
+        command = [sys.executable, __file__, *sys.argv[1:], *alone]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        print(done.stdout.splitlines()[-1], flush=True)
+
+
+def run_alone(make: list[Callable[[], Contestant]], index: int) -> None:
+    """Make two steps and print the peak of this process's resident memory."""
+    before = _resident_peak()
+    side = make[index]()
+    for number in range(2):
+        _advance(side, number)
+    peak = _resident_peak()
+    print(f"memory {side.name:18s} peak {peak:.2f} GiB, {peak - before:.2f} GiB above the libraries")
+
+
+def _resident_peak() -> float:
+    # Not getrusage: a child inherits its parent's peak there.
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 2**20
 
 
 def report(times: dict[str, tuple[list[float], list[float]]]) -> None:
@@ -268,48 +154,64 @@ def _advance(side: Contestant, number: int) -> float:
     return side.advance(number)
 
 
-def _tensor(array: Any) -> torch.Tensor:
-    return torch.tensor(np.asarray(array).astype(np.int64))
-
-
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--architecture", choices=["bert", "roberta"], default="bert")
+    parser.add_argument(
+        "--architecture", choices=["bert", "roberta", "bigbird", "modernbert"], default="bert"
+    )
     parser.add_argument("--preset", default="base")
     parser.add_argument("--num-layers", type=int)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--vocab-size", type=int, default=30522)
-    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--dropout", type=float, help="the architecture's own where not given")
     parser.add_argument("--remat", choices=["none", "selective", "layer"], default=TrainingConfig().remat)
     parser.add_argument("--rounds", type=int, default=7, help="0: only check that the work is the same")
+    parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
     parser.add_argument("--heads", nargs="+", choices=["gathered", "full"], default=["gathered", "full"])
     parser.add_argument("--attention", choices=["eager", "sdpa"], help="theirs; the faster one if not given")
+    parser.add_argument("--as-shipped", action="store_true", help="only ours, gathered and theirs, full")
     parser.add_argument("--no-check", action="store_true")
+    parser.add_argument("--memory", action="store_true", help="measure memory too")
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def main() -> None:
-    arguments = read_arguments()
+def make_setting(arguments: argparse.Namespace) -> Setting:
+    """Return what the command line asks for. BigBird draws its random blocks as transformers does."""
     model = ModelConfig(
         architecture=arguments.architecture,
         preset=arguments.preset,
         num_layers=arguments.num_layers,
         dropout=arguments.dropout,
         attention_dropout=arguments.dropout,
+        max_positions=max(ModelConfig().max_positions, arguments.length),
+        random_blocks="transformers" if arguments.architecture == "bigbird" else "uniform",
     )
-    setting = Setting(
-        encoder=resolve_model(
-            model,
-            vocab_size=arguments.vocab_size,
-            special_ids=SPECIAL_IDS,
-            sequence_length=arguments.length,
-        ),
+    encoder = resolve_model(
+        model, vocab_size=arguments.vocab_size, special_ids=SPECIAL_IDS, sequence_length=arguments.length
+    )
+    return Setting(
+        encoder=encoder,
         rows=arguments.rows,
         length=arguments.length,
         remat=arguments.remat,
         optimizer=OptimizerConfig(learning_rate=1e-4),
     )
+
+
+def main() -> None:
+    arguments = read_arguments()
+    setting = make_setting(arguments)
+    pairs: list[tuple[type[Ours] | type[Theirs], Head]]
+    pairs = [(side, head) for head in arguments.heads for side in (Ours, Theirs)]
+    if arguments.as_shipped:
+        pairs = [(Ours, "gathered"), (Theirs, "full")]
+    names = [f"{'ours' if side is Ours else 'theirs'}, {head}" for side, head in pairs]
+    if arguments.alone:
+        make = contestants(setting, pairs, arguments.attention, arguments.folder)
+        return run_alone(make, names.index(arguments.alone))
     print(f"{arguments.architecture} {arguments.preset}, {setting.rows} x {setting.length}, {arguments}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = export_initial(setting, Path(temporary, "with_dropout"))
@@ -317,11 +219,15 @@ def main() -> None:
         if not arguments.no_check:
             dry = setting.without_dropout()
             dry_folder = export_initial(dry, Path(temporary, "without_dropout"))
-            check_same_work(contestants(dry, arguments.heads, attention, dry_folder))
+            check_same_work(contestants(dry, pairs, attention, dry_folder))
         gc.collect()
         if arguments.rounds:
-            sides = [make() for make in contestants(setting, arguments.heads, attention, folder)]
-            report(time_in_turn(sides, arguments.rounds))
+            sides = [make() for make in contestants(setting, pairs, attention, folder)]
+            report(time_in_turn(sides, arguments.rounds, arguments.warmup))
+            del sides
+        if arguments.memory:
+            report_memory(names, attention, folder)
+    return None
 
 
 if __name__ == "__main__":

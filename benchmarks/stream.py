@@ -32,9 +32,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +53,7 @@ Reply = dict[str, Any]
 class Child:
     """A pipeline in a process group of its own, stopped unless it is asked something."""
 
-    def __init__(self, name: str, folder: Path, length: int, batch: int) -> None:
-        command = [sys.executable, __file__, "--child", name, str(folder), str(length), str(batch)]
+    def __init__(self, command: Sequence[str]) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (close() closes it)
         self._process = subprocess.Popen(
             command,
@@ -120,8 +120,7 @@ class Child:
 
 def serve(name: str, folder: Path, length: int, batch: int) -> None:
     """Run one pipeline: answer questions on standard input, a line of JSON each, until it ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what peers print is no answer
+    answers = redirected_answers()
     pipeline = PIPELINES[name]
     if pipeline.prepare is not None:
         pipeline.prepare(folder, length)
@@ -135,10 +134,29 @@ def serve(name: str, folder: Path, length: int, batch: int) -> None:
     found = [ids_of(found) for found in (first, *itertools.islice(batches, num_checked - 1))]
     reply["spread"] = check(np.concatenate(found), folder, length, batch, pipeline.same_examples)
     np.asarray(rows_of(folder, length)).max()  # every page is in memory
+    answer(answers, reply, {"rate": rate, "wait": wait}, batches, batch)
+
+
+def redirected_answers() -> TextIO:
+    """Return the standard output for answers alone: what peers print there goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def answer(
+    answers: TextIO,
+    first: Reply,
+    questions: Mapping[str, Callable[[Any, int, float], Reply]],
+    batches: Any,
+    batch: int,
+) -> None:
+    """Answer questions on standard input, a line of JSON each, until it ends; the first answer is given."""
+    reply = first
     while True:
         print(json.dumps(reply), file=answers, flush=True)
         question, seconds = sys.stdin.readline().split()
-        reply = (rate if question == "rate" else wait)(batches, batch, float(seconds))
+        reply = questions[question](batches, batch, float(seconds))
 
 
 def ids_of(batch: Any) -> NDArray[Any]:
@@ -196,7 +214,8 @@ def measure(folder: Path, length: int, arguments: argparse.Namespace) -> None:
             if pipeline.module is not None and importlib.util.find_spec(pipeline.module) is None:
                 print(f"L={length}  {name}: not installed", flush=True)
                 continue
-            child = running[name] = Child(name, folder, length, arguments.batch)
+            command = [sys.executable, __file__, "--child", name, str(folder), str(length)]
+            child = running[name] = Child([*command, str(arguments.batch)])
             if "error" in child.start:
                 print(f"L={length}  {name}: failed: {child.start['error']}", flush=True)
                 running.pop(name).close()

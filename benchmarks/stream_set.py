@@ -23,14 +23,15 @@ _DOCUMENT_TOKENS = 1000
 """Of a document on average, its separator included; the lengths vary."""
 
 
-def make_set(folder: Path, num_tokens: int) -> None:
-    """Write the set: about ``num_tokens``, rounded down to a multiple of ``NUM_SHARDS * UNIT``."""
-    rng = np.random.default_rng(0)
+def make_set(folder: Path, num_tokens: int, *, seed: int = 0, num_shards: int = NUM_SHARDS) -> None:
+    """Write the set: about ``num_tokens``, rounded down to a multiple of ``num_shards * UNIT``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
     store = LocalStore(folder / "outlast")
     entries = []
     with (folder / "tokens.bin").open("wb") as flat:
-        for index in range(NUM_SHARDS):
-            tokens = _shard_tokens(rng, max(1, num_tokens // (NUM_SHARDS * UNIT)) * UNIT)
+        for index in range(num_shards):
+            tokens = _shard_tokens(rng, max(1, num_tokens // (num_shards * UNIT)) * UNIT)
             flat.write(tokens.tobytes())
             ends = np.flatnonzero(tokens == _SEPARATOR) + 1
             with TokenShardWriter(

@@ -2,20 +2,13 @@
 
 import io
 import logging
-import re
 import sys
 from collections.abc import Iterator
 
 import pytest
 
 from outlast.logs import ProgressLine, format_count, format_seconds, log, set_up
-
-
-class Terminal(io.StringIO):
-    """Where standard error is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
+from support.terminal import Terminal, shown_on
 
 
 class Clock:
@@ -91,6 +84,22 @@ def test_a_log_gets_a_plain_line_now_and_then(
     ]
 
 
+@pytest.mark.parametrize(("stream", "interval"), [(io.StringIO(), 10.0), (Terminal(), 0.1)])
+def test_something_new_is_due_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, interval: float
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    clock = Clock()
+    line = ProgressLine("reading", 10, clock=clock)
+    for _ in range(2):
+        assert not line.is_due()
+        clock.now += 0.9 * interval
+        assert not line.is_due()
+        clock.now += 0.2 * interval
+        assert line.is_due()
+        line.update(1, "note")
+
+
 def test_no_time_left_where_it_cannot_be_told() -> None:
     clock = Clock()
     assert ProgressLine("reading", None, clock=clock).seconds_left(5) is None
@@ -118,7 +127,6 @@ def test_on_a_terminal_a_message_stands_above_the_line_of_progress(monkeypatch: 
     with ProgressLine("training", 10) as line:
         line.update(5, "step 5")
         log.info("something happened")
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
-    rows = [row.rpartition("\r")[2].strip() for row in shown.split("\n")]
+    rows = shown_on(terminal)
     assert "something happened" in rows  # a row of its own, not behind the bar
     assert any(row.startswith("training") for row in rows)

@@ -5,13 +5,22 @@ import math
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from outlast.cli.main import main
 from outlast.config import to_dict
 from outlast.errors import ConfigError
-from outlast.recipe import Recipe, make_recipe, read_recipe
+from outlast.objectives.config import MlmConfig
+from outlast.recipe import (
+    ImageRecipe,
+    Recipe,
+    make_recipe,
+    make_run_recipe,
+    read_recipe,
+    read_run_recipe,
+)
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
@@ -22,15 +31,16 @@ def test_there_are_recipes() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid_and_comes_back_from_json(path: Path) -> None:
-    recipe = read_recipe(path)
-    again = make_recipe(json.loads(json.dumps(to_dict(recipe))), where="again")
+    recipe = read_run_recipe(path)
+    again = make_run_recipe(json.loads(json.dumps(to_dict(recipe))), where="again")
     assert again == recipe
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_the_commands_in_a_recipes_head_exist(path: Path) -> None:
     """They are parsed, not run: a flag that was renamed is noticed."""
-    lines = re.findall(r"^# +outlast (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    text = re.sub(r" \\\n# +", " ", path.read_text(encoding="utf-8"))
+    lines = re.findall(r"^# +outlast (.*)$", text, re.MULTILINE)
     for line in lines:
         verb, *arguments = shlex.split(line)
         command = main.get_command(main.make_context("outlast", [verb], resilient_parsing=True), verb)
@@ -57,7 +67,8 @@ def test_values_of_every_kind_come_back_from_json() -> None:
 def test_an_empty_recipe_is_all_defaults(tmp_path: Path) -> None:
     path = tmp_path / "RUN.toml"
     path.touch()
-    assert read_recipe(path) == Recipe()
+    defaults = Recipe(objective=MlmConfig(mask_probability=0.15))  # which the architecture says
+    assert read_recipe(path) == defaults
 
 
 def test_overrides_go_before_validation(tmp_path: Path) -> None:
@@ -79,3 +90,68 @@ def test_a_model_with_one_token_type_takes_no_pairs() -> None:
     """Its table of token types has one row: the second segment's would be outside of it."""
     with pytest.raises(ConfigError, match=r"roberta[\s\S]*token types[\s\S]*bert"):
         make_recipe({"stream": {"packing": "pairs"}, "model": {"architecture": "roberta"}}, where="here")
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "share"),
+    [
+        ({}, {}, 0.15),
+        ({"architecture": "modernbert"}, {}, 0.3),
+        ({"architecture": "modernbert"}, {"mask_probability": 0.15}, 0.15),
+        ({"architecture": "bert"}, {"mask_probability": 0.3}, 0.3),
+    ],
+)
+def test_the_share_of_masks_is_the_architectures_unless_given(
+    model: dict[str, Any], objective: dict[str, Any], share: float
+) -> None:
+    recipe = make_recipe({"model": model, "objective": objective}, where="test")
+    assert recipe.objective.mask_probability == share
+    assert to_dict(recipe)["objective"]["mask_probability"] == share
+
+
+def test_next_sentences_need_pairs_and_a_model_with_that_head() -> None:
+    pairs = {"model": {"architecture": "bert"}, "stream": {"packing": "pairs"}}
+    both = {**pairs, "objective": {"next_sentence": True}}
+    assert make_recipe(both, where="test").objective.next_sentence
+    assert not make_recipe(pairs, where="test").objective.next_sentence
+    with pytest.raises(ConfigError, match=r"needs examples of two segments") as caught:
+        make_recipe({**both, "stream": {}}, where="test")
+    assert 'stream.packing = "pairs"' in str(caught.value)
+    with pytest.raises(ConfigError, match="A roberta model has no next-sentence head"):
+        make_recipe({**both, "model": {}}, where="test")
+
+
+def test_whole_words_need_shards_that_tell_them() -> None:
+    whole = {"objective": {"whole_words": True}}
+    assert make_recipe(whole, where="here").shards.words == "pieces"
+    assert make_recipe({**whole, "shards": {"words": "mecab"}}, where="here").shards.words == "mecab"
+    assert make_recipe({}, where="here").shards.words is None
+    with pytest.raises(
+        ConfigError, match=r"(?s)shards are not to tell where words begin.*leave shards\.words out"
+    ):
+        make_recipe({**whole, "shards": {"words": "none"}}, where="here")
+
+
+def test_a_recipe_of_images_has_tables_of_its_own() -> None:
+    images: dict[str, Any] = {"stream": {"packing": "images"}, "optimizer": {"clip_norm": math.inf}}
+    recipe = make_run_recipe(images, where="here")
+    assert isinstance(recipe, ImageRecipe)
+    assert make_run_recipe(json.loads(json.dumps(to_dict(recipe), allow_nan=False)), where="again") == recipe
+    for table, key, told in (
+        ("corpus", "path", "unknown key"),
+        ("model", "num_heads", "unknown key"),
+        ("objective", "whole_words", "unknown key"),
+        ("stream", "sequence_length", "belongs to text"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            make_run_recipe({**images, table: {**images.get(table, {}), key: 64}}, where="here")
+
+
+def test_what_images_cannot_have() -> None:
+    stream = {"packing": "images"}
+    with pytest.raises(ConfigError, match="batch norm takes its statistics over the whole batch"):
+        make_run_recipe({"stream": stream, "training": {"num_microbatches": 2}}, where="here")
+    with pytest.raises(ConfigError, match="images have none"):
+        make_run_recipe({"stream": stream, "training": {"phases": [{"steps": 5}]}}, where="here")
+    with pytest.raises(ConfigError, match="make no ResNet"):
+        make_run_recipe({"stream": stream, "model": {"depths": [1]}}, where="here")

@@ -3,6 +3,7 @@
     outlast.read_recipe("RUN.toml")  ->  a Recipe, which the verbs take
     outlast.prepare_data(...)        ->  tokenizer, shards, manifest
     outlast.open_stream(...)         ->  batches of numpy arrays, for JAX, PyTorch or TensorFlow
+    outlast.open_images(...)         ->  the same of images
     outlast.train_run(...)           ->  a trained state, resumable at any moment
     outlast.load_model(DIR)          ->  a callable from numpy arrays to numpy arrays
 
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     )
     from outlast.inference import fill_mask, load_model
     from outlast.prepare.build import prepare_data
-    from outlast.recipe import Recipe, make_recipe, read_recipe
+    from outlast.recipe import Recipe, make_recipe, read_recipe, read_run_recipe
     from outlast.run.evaluate import evaluate_run
     from outlast.run.export import export_run
+    from outlast.run.import_model import import_model
     from outlast.run.train import train_run
+    from outlast.stream.images.loader import open_images
     from outlast.stream.loader import open_stream
 
 __version__ = "0.1.0"
@@ -49,10 +52,13 @@ _MODULES = {
     "Recipe": "recipe",
     "make_recipe": "recipe",
     "read_recipe": "recipe",
+    "read_run_recipe": "recipe",
     "prepare_data": "prepare.build",
     "open_stream": "stream.loader",
+    "open_images": "stream.images.loader",
     "evaluate_run": "run.evaluate",
     "export_run": "run.export",
+    "import_model": "run.import_model",
     "train_run": "run.train",
     "fill_mask": "inference",
     "load_model": "inference",
@@ -62,8 +68,11 @@ __all__ = [  # noqa: RUF022  (in the order of the journey)
     "Recipe",
     "make_recipe",
     "read_recipe",
+    "read_run_recipe",
     "prepare_data",
     "open_stream",
+    "open_images",
+    "import_model",
     "train_run",
     "evaluate_run",
     "export_run",

@@ -7,10 +7,11 @@ and the nearest known name is offered, so a misspelt setting never turns into a 
 
 import dataclasses
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast, dataclass_transform
+from typing import Any, TypeVar, cast, dataclass_transform, get_args
 
 import pydantic
 import pydantic.dataclasses
@@ -82,8 +83,18 @@ def build(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Return a config as plain dicts, lists and scalars, ready for JSON."""
-    return cast(dict[str, Any], pydantic.TypeAdapter(type(config)).dump_python(config, mode="json"))
+    """Return a config as plain dicts, lists and scalars, ready for JSON. Infinity is a string, which
+    ``build`` takes back.
+    """
+    return cast(dict[str, Any], _plain(pydantic.TypeAdapter(type(config)).dump_python(config, mode="json")))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in cast(dict[str, Any], value).items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in cast(list[Any], value)]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -132,4 +143,5 @@ def _locate(cls: Any, location: Sequence[str | int]) -> tuple[list[str], list[st
             cls = fields.get(str(part))
         elif isinstance(part, int):
             keys.append(str(part))
+            cls = next(iter(get_args(cls)), None)  # an array of tables
     return keys, known

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("outlast")
 
 _PLAIN_INTERVAL_SECONDS = 10.0
+_LIVE_INTERVAL_SECONDS = 0.1
 
 
 def set_up(*, debug: bool = False) -> None:
@@ -62,7 +63,7 @@ class ProgressLine:
         self.total = total
         self.start = start
         self.clock = clock
-        self.began = self.printed = clock()
+        self.began = self.printed = self.shown = clock()
         self.live = None
         if sys.stderr.isatty():
             from rich.progress import BarColumn, Progress, TextColumn
@@ -83,8 +84,15 @@ class ProgressLine:
         if self.live:
             self.live.stop()
 
+    def is_due(self) -> bool:
+        """Whether it is time to show something new. Asking costs little, so whoever works may ask often."""
+        if self.live:
+            return self.clock() - self.shown >= _LIVE_INTERVAL_SECONDS
+        return self.clock() - self.printed >= _PLAIN_INTERVAL_SECONDS
+
     def update(self, done: float, note: str) -> None:
         """Show how much is done, and a note beside it."""
+        self.shown = self.clock()
         left = self.seconds_left(done)
         text = f"{note}, {format_seconds(left)} left" if left is not None else note
         if self.live:

@@ -8,20 +8,22 @@ it.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.cleaning.config import CleaningConfig
 from outlast.config import apply_overrides, build, read_toml, table
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import ConfigError
-from outlast.models.config import ModelConfig, resolve_model
-from outlast.objectives.config import MlmConfig
+from outlast.models.config import FAMILIES, ModelConfig, resolve_model
+from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
+from outlast.objectives.config import ClassifyConfig, MlmConfig
 from outlast.shards.config import ShardsConfig
 from outlast.stream.config import StreamConfig
 from outlast.stream.order import check_divides
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.training.config import OptimizerConfig, TrainingConfig
+from outlast.training.phase_plan import Phase, plan_phases, source_shares
 
 
 @table
@@ -38,6 +40,51 @@ class Recipe:
     checkpoint: CheckpointConfig = CheckpointConfig()
 
 
+@table
+class ImageRecipe:
+    """A run on images: the tables of a recipe whose ``stream.packing`` is ``images``."""
+
+    stream: StreamConfig = StreamConfig(packing="images")
+    model: ResNetModelConfig = ResNetModelConfig()
+    objective: ClassifyConfig = ClassifyConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+
+def read_run_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:
+    """Read a recipe of text or of images. Raises ConfigError listing every mistake with its key."""
+    return make_run_recipe(apply_overrides(read_toml(path), overrides), where=str(path))
+
+
+def make_run_recipe(data: dict[str, Any], *, where: str) -> Recipe | ImageRecipe:
+    """Validate plain data as a recipe of images where ``stream.packing`` says so, else of text."""
+    stream = data.get("stream")
+    is_of_images = isinstance(stream, dict) and cast(dict[str, Any], stream).get("packing") == "images"
+    return make_image_recipe(data, where=where) if is_of_images else make_recipe(data, where=where)
+
+
+def make_image_recipe(data: dict[str, Any], *, where: str) -> ImageRecipe:
+    """Validate plain data as a recipe of images. Raises ConfigError."""
+    recipe = build(ImageRecipe, data, where=where)
+    if recipe.stream.num_lanes is not None:
+        check_divides("stream.num_lanes", recipe.stream.num_lanes, recipe.stream.global_batch_size)
+    if recipe.training.num_microbatches > 1:
+        raise ConfigError(
+            "A batch norm takes its statistics over the whole batch, which cannot be computed in parts.",
+            where="training.num_microbatches",
+            remedy='leave it out; training.remat = "layer" saves memory',
+        )
+    if recipe.training.phases:
+        raise ConfigError(
+            "Phases differ in the length of their sequences, and images have none.",
+            where="training.phases",
+            remedy="leave them out",
+        )
+    resolve_resnet(recipe.model, num_classes=2)  # only the data tells how many there are
+    return recipe
+
+
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe. Raises ConfigError listing every mistake with its key."""
     return make_recipe(apply_overrides(read_toml(path), overrides), where=str(path))
@@ -45,21 +92,36 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def make_recipe(data: dict[str, Any], *, where: str) -> Recipe:
     """Validate plain data as a recipe, then what no table can check by itself. Raises ConfigError."""
-    recipe = build(Recipe, data, where=where)
-    batch = recipe.stream.global_batch_size
-    check_divides("training.num_microbatches", recipe.training.num_microbatches, batch)
-    if recipe.stream.num_lanes is not None:
-        check_divides("stream.num_lanes", recipe.stream.num_lanes, batch)
+    recipe = _with_total_steps(build(Recipe, data, where=where), data.get("training", {}))
+    plan = plan_phases(recipe.training, recipe.stream)
+    _check_batches(recipe, plan)
+    source_shares(recipe.stream, plan)
+    lengths = tuple(dict.fromkeys(phase.sequence_length for phase in plan))
     if recipe.stream.packing == "pairs" and recipe.shards.pairs.lengths is None:
-        pairs = replace(recipe.shards.pairs, lengths=(recipe.stream.sequence_length,))
+        pairs = replace(recipe.shards.pairs, lengths=lengths)
         recipe = replace(recipe, shards=replace(recipe.shards, pairs=pairs))
+    if recipe.objective.mask_probability is None:
+        family = FAMILIES[recipe.model.architecture]
+        recipe = replace(
+            recipe, objective=replace(recipe.objective, mask_probability=family.mask_probability)
+        )
+    if recipe.objective.whole_words:
+        recipe = _with_words(recipe)
     # Only the tokenizer will tell its size and ids, but all else must fit together before data is prepared.
     encoder = resolve_model(
         recipe.model,
-        vocab_size=recipe.tokenizer.vocab_size,
+        vocab_size=recipe.model.vocab_size or recipe.tokenizer.vocab_size,
         special_ids={"pad": 0},
-        sequence_length=recipe.stream.sequence_length,
+        sequence_length=max(lengths),
+        next_sentence=recipe.objective.next_sentence,
     )
+    if recipe.objective.next_sentence and recipe.stream.packing != "pairs":
+        raise ConfigError(
+            "Next-sentence prediction needs examples of two segments.",
+            where="objective.next_sentence",
+            expected='stream.packing = "pairs"',
+            remedy="set it, and corpus.sentences, before the data is prepared; or leave next_sentence out",
+        )
     if recipe.stream.packing == "pairs" and encoder.type_vocab_size < 2:
         raise ConfigError(
             f"A {encoder.architecture} model does not tell the two segments of a pair apart.",
@@ -74,3 +136,39 @@ def make_recipe(data: dict[str, Any], *, where: str) -> Recipe:
             remedy='leave it out, or set stream.packing to "blocks"',
         )
     return recipe
+
+
+def _with_words(recipe: Recipe) -> Recipe:
+    """Return a recipe that masks whole words with shards that tell where words begin."""
+    if recipe.shards.words == "none":
+        raise ConfigError(
+            "Whole words are to be masked, and the shards are not to tell where words begin.",
+            where='objective.whole_words = true, shards.words = "none"',
+            remedy='leave shards.words out ("pieces"), or set it to "mecab" for Japanese',
+        )
+    return replace(recipe, shards=replace(recipe.shards, words=recipe.shards.words or "pieces"))
+
+
+def _with_total_steps(recipe: Recipe, given: dict[str, Any]) -> Recipe:
+    """Return the recipe with the steps of its phases as ``total_steps``. Raises ConfigError."""
+    training = recipe.training
+    total = sum(phase.steps for phase in training.phases)
+    if not total or training.total_steps == total:
+        return recipe
+    if "total_steps" in given:
+        raise ConfigError(
+            f"The phases have {total} steps together, total_steps is {training.total_steps}.",
+            where="training.total_steps",
+            remedy="leave it out: the phases say it",
+        )
+    return replace(recipe, training=replace(training, total_steps=total))
+
+
+def _check_batches(recipe: Recipe, plan: Sequence[Phase]) -> None:
+    """Check that the batch of every phase divides as the run needs it. Raises ConfigError."""
+    where = "training.phases" if recipe.training.phases else "stream.global_batch_size"
+    for phase in plan:
+        batch = phase.global_batch_size
+        check_divides("training.num_microbatches", recipe.training.num_microbatches, batch, where=where)
+        if recipe.stream.num_lanes is not None:
+            check_divides("stream.num_lanes", recipe.stream.num_lanes, batch, where=where)

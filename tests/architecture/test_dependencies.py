@@ -16,7 +16,18 @@ from typing import Any
 
 import pytest
 
-EXTRAS_OF_THE_PACKAGE = ("train", "parquet", "hub", "dedup", "language", "report", "ray")
+EXTRAS_OF_THE_PACKAGE = (
+    "train",
+    "parquet",
+    "hub",
+    "dedup",
+    "fast",
+    "language",
+    "segment",
+    "images",
+    "report",
+    "ray",
+)
 PARTS_OF_JAX = {"jaxlib", "ml-dtypes"}
 
 

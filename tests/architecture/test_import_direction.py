@@ -57,7 +57,11 @@ ANYTHING = {"outlast", "__main__", "cli"}
 VERSION = "outlast.__version__"
 """Goes into what we write, so everybody may read it."""
 
-RECIPE_MAY_IMPORT = {"outlast.tokenizer.manifest", "outlast.shards.manifest", "outlast.stream.order"}
+RECIPE_MAY_IMPORT = {
+    "outlast.models.resnet_config",
+    *("outlast.tokenizer.manifest", "outlast.shards.manifest", "outlast.stream.order"),
+    "outlast.training.phase_plan",
+}
 """Beside every ``config.py``: plain data and pure functions without jax."""
 
 

@@ -18,7 +18,7 @@ JAX_FREE = {
 """Whole components; of every other one the module ``config`` is free of jax as well."""
 
 NEVER_IN_THE_DATA_HALF = ("jax", "jaxlib", "optax", "flax", "torch", "tensorflow", "transformers")
-LAZY_IN_THE_DATA_HALF = ("datasets", "pyarrow", "pandas", "py3langid", "rensa")
+LAZY_IN_THE_DATA_HALF = ("datasets", "pyarrow", "pandas", "py3langid", "rensa", "cv2", "PIL", "simplejpeg")
 """Loaded by the reader that needs them, when it runs."""
 
 NEVER_BEFORE_A_VERB_RUNS = (

@@ -10,8 +10,16 @@ import outlast
 
 PUBLIC_NAMES = {
     # The journey.
-    *("Recipe", "make_recipe", "read_recipe", "prepare_data", "open_stream"),
-    *("train_run", "evaluate_run", "export_run", "load_model", "fill_mask"),
+    *(
+        "Recipe",
+        "make_recipe",
+        "read_recipe",
+        "read_run_recipe",
+        "prepare_data",
+        "open_stream",
+        "open_images",
+    ),
+    *("import_model", "train_run", "evaluate_run", "export_run", "load_model", "fill_mask"),
     # Whatever goes wrong.
     *("OutlastError", "ConfigError", "CorpusError", "TokenizerError", "ShardError", "StorageError"),
     *("CheckpointError", "RunError", "Preempted", "Interrupted"),
@@ -68,10 +76,10 @@ src/outlast/   the package
 
 
 def test_every_recipe_is_valid(checkout: Path) -> None:
-    from outlast.recipe import read_recipe
+    from outlast.recipe import read_run_recipe
 
     for path in sorted((checkout / "recipes").glob("*.toml")):
-        read_recipe(path)
+        read_run_recipe(path)
         head = path.read_text(encoding="utf-8").partition("\n[")[0]
         assert head.startswith("#"), (
             f"do: tell in the head of {path.name} the command, the hardware, the result"

@@ -19,7 +19,7 @@ from outlast.cleaning.report import make_report
 from outlast.cli.main import run_command_line
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import CorpusError, ShardError
-from outlast.prepare import identity, tasks
+from outlast.prepare import build
 from outlast.prepare.build import prepare_data
 from outlast.shards.config import ShardsConfig
 from outlast.shards.manifest import read_manifest
@@ -144,9 +144,8 @@ def test_the_number_of_processes_changes_nothing(corpus: CorpusConfig, built: Pa
 
 
 def test_tasks_scan_their_share_and_wait_for_each_other(
-    corpus: CorpusConfig, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: CorpusConfig, built: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tasks, "_POLL_SECONDS", 0.02)
     urls: dict[int, str | None] = {}
 
     def run(task: int) -> None:
@@ -198,7 +197,7 @@ def test_another_version_of_a_library_is_refused(
     def versions(number: str) -> Callable[[CleaningConfig], dict[str, str]]:
         return lambda _: {"rensa": number}
 
-    monkeypatch.setattr(identity, "library_versions", versions("0.5"))
+    monkeypatch.setattr(build, "library_versions", versions("0.5"))
     with pytest.raises(CorpusError, match="not scanned"):
         prepare_data(
             corpus,
@@ -209,7 +208,7 @@ def test_another_version_of_a_library_is_refused(
             task=(0, 2),
             tokenizer_wait_seconds=0,
         )
-    monkeypatch.setattr(identity, "library_versions", versions("0.6"))
+    monkeypatch.setattr(build, "library_versions", versions("0.6"))
     with pytest.raises(ShardError, match=r"begun with rensa 0.5, here is 0.6[\s\S]*install rensa 0.5"):
         prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), cleaning=CLEANING)
 

@@ -117,7 +117,7 @@ def test_weights_that_are_not_there_or_do_not_fit(train: Run, finished_run: Path
     nowhere = tmp_path / "nowhere"
     train(options=("--initialize-from", str(nowhere))).refused(2, "no checkpoint to start from", str(nowhere))
     train("model.hidden_size=32", options=("--initialize-from", str(finished_run))).refused(
-        1, "embeddings/word is float32(500, 16), expected float32(500, 32)"
+        2, "embeddings/word is float32(500, 16), expected float32(500, 32)"
     )
 
 

@@ -53,8 +53,14 @@ def test_every_verb_that_prints_a_table_prints_json() -> None:
     }
     assert found == set(JSON_VERBS)
     others = {name for name, _ in verbs(main)} - found
-    shards = {"shards pair", "shards export-tfrecord", "shards import-tfrecord"}
-    assert others == {"corpus", "prepare", "train", "export", *shards}  # they print one path
+    shards = {
+        "shards pair",
+        "shards export-tfrecord",
+        "shards import-tfrecord",
+        "shards import",
+        "shards images",
+    }
+    assert others == {"corpus", "prepare", "import", "train", "export", *shards}  # they print one path
 
 
 @pytest.mark.parametrize("verb", JSON_VERBS)

@@ -20,9 +20,10 @@ from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.corpus.read import read_documents
 from outlast.errors import OutlastError
 from outlast.huggingface.load import load_weights, read_encoder_config
+from outlast.huggingface.pretrained import read_pretrained
 from outlast.shards.build import agree_on_plan, read_record
 from outlast.storage import LocalStore
-from outlast.tokenizer.importing import import_tokenizer
+from outlast.tokenizer.importing import import_tokenizer, read_foreign
 from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, to_json
 
 FOLDER: dict[str, Path] = {}
@@ -94,6 +95,42 @@ def with_header(header: Any) -> bytes:
 def test_any_weights(content: bytes) -> None:
     """Absurd sizes take no memory; what is read does not make a model, and that is said."""
     assert accepts_or_refuses(lambda: load_weights(model_with("model.safetensors", content))) is None
+
+
+PRETRAINING = {**CONFIG, "model_type": "bert", "pad_token_id": 0, "architectures": ["BertForPreTraining"]}
+
+
+@settings(max_examples=100)
+@given(damaged(PRETRAINING).map(to_json), damaged_bytes(WEIGHTS) | st.just(WEIGHTS))
+@example(to_json({**PRETRAINING, "num_hidden_layers": 10**15}), WEIGHTS)
+@example(to_json({**PRETRAINING, "vocab_size": 2**60}), WEIGHTS)
+def test_any_checkpoint_to_start_from(config: bytes, weights: bytes) -> None:
+    folder = model_with("model.safetensors", weights)
+    (folder / "config.json").write_bytes(config)
+    assert accepts_or_refuses(lambda: read_pretrained(folder)) is None
+
+
+@given(
+    vocabulary=st.lists(st.sampled_from(["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", ""])).map(
+        lambda pieces: "\n".join(pieces).encode()
+    )
+    | NOISE,
+    merges=st.lists(st.sampled_from(["a b", "a", "#version", "b a c", "ab a"])).map(
+        lambda lines: "\n".join(lines).encode()
+    )
+    | NOISE,
+    bpe=damaged({"a": 0, "b": 1, "ab": 2, "<s>": 3, "<pad>": 4}).map(to_json) | NOISE,
+    config=damaged({"do_lower_case": True, "strip_accents": None, "add_prefix_space": False}).map(to_json)
+    | NOISE,
+)
+def test_any_vocabulary_files(vocabulary: bytes, merges: bytes, bpe: bytes, config: bytes) -> None:
+    folder = FOLDER["files"] / "vocabulary"
+    folder.mkdir(exist_ok=True)
+    contents = {"vocab.txt": vocabulary, "vocab.json": bpe, "merges.txt": merges}
+    for name, content in {**contents, "tokenizer_config.json": config}.items():
+        (folder / name).write_bytes(content)
+    for name in ("vocab.txt", "vocab.json"):
+        accepts_or_refuses(lambda name=name: read_foreign(folder / name))
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 
 from outlast.errors import ConfigError, ShardError
 from outlast.interchange.export_tfrecord import ExportConfig, export_tfrecord
-from outlast.interchange.feature_sets import Shape, recognise, to_batch
+from outlast.interchange.feature_sets import Shape, recognise
 from outlast.interchange.restore import unmask
-from outlast.interchange.tf_example import Feature, decode_example
-from outlast.interchange.tfrecord import read_records
 from outlast.storage import LocalStore
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from support.datasets import SPECIAL_IDS, write_counting_data
 from support.records import FEATURES_OF
+from support.tfrecords import batch_of, records_of
 
 LENGTHS = [[40, 9], [25, 100, 3], [61]]
 LENGTH = 16
@@ -37,22 +36,6 @@ def export(data: str, out: Path, **values: Any) -> dict[str, Any]:
     url = export_tfrecord(data, str(out), config, num_processes=1)
     document: dict[str, Any] = json.loads(Path(url).read_text())
     return document
-
-
-def records_of(out: Path, document: dict[str, Any]) -> list[dict[str, Feature]]:
-    found: list[dict[str, Feature]] = []
-    for file in document["files"]:
-        path = out / file["name"]
-        with path.open("rb") as content:
-            records = list(read_records(content, where=path.name))
-        assert len(records) == file["num_records"] == int(path.name.split(".")[0].rpartition("-")[2])
-        found += [decode_example(record.payload, path.name) for record in records]
-    return found
-
-
-def batch_of(records: list[dict[str, Feature]]) -> dict[str, NDArray[Any]]:
-    shape = recognise(records[0], None, "f")
-    return to_batch(records, shape, ["f"] * len(records), pad_id=SPECIAL_IDS["pad"])
 
 
 def examples_of(data: str) -> dict[str, NDArray[Any]]:

@@ -9,7 +9,7 @@ import pytest
 from outlast.config import build
 from outlast.errors import ConfigError
 from outlast.models.config import (
-    PRESETS,
+    FAMILIES,
     ArchitectureName,
     EncoderConfig,
     ModelConfig,
@@ -27,11 +27,11 @@ def resolve(sequence_length: int = 128, vocab_size: int = 1000, **values: Any) -
     )
 
 
-@pytest.mark.parametrize("architecture", PRESETS)
+@pytest.mark.parametrize("architecture", FAMILIES)
 @pytest.mark.parametrize("preset", get_args(PresetName))
 def test_a_preset_gives_its_sizes(architecture: ArchitectureName, preset: PresetName) -> None:
     encoder = resolve(architecture=architecture, preset=preset)
-    assert encoder.num_layers == PRESETS[architecture][preset].num_layers
+    assert encoder.num_layers == FAMILIES[architecture].presets[preset].num_layers
     assert encoder.head_size == 64
     assert encoder.dropout == (0.0 if architecture == "modernbert" else 0.1)
 
@@ -45,7 +45,7 @@ def test_an_architecture_brings_its_attention() -> None:
     assert (modernbert.alternating.global_every, modernbert.alternating.local_reach) == (3, 64)
 
 
-@pytest.mark.parametrize("architecture", PRESETS)
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_a_configuration_survives_json(architecture: ArchitectureName) -> None:
     encoder = resolve(architecture=architecture)
     assert EncoderConfig.from_dict(json.loads(json.dumps(dataclasses.asdict(encoder)))) == encoder

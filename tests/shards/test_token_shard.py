@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -70,6 +71,61 @@ def test_sentences_are_read_back(
     assert arrays["sentence_offsets"].dtype == np.uint32
     assert shard.sentence_offsets is not None
     assert np.array_equal(arrays["sentence_offsets"], shard.sentence_offsets)
+
+
+@hypothesis.given(
+    documents=st.lists(st.lists(st.booleans(), min_size=1, max_size=40), min_size=1, max_size=8),
+)
+def test_word_starts_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[bool]]
+) -> None:
+    folder = tmp_path_factory.mktemp("shard")
+    expected: list[bool] = []
+    with TokenShardWriter(
+        vocab_size=300, separator_id=SEPARATOR, tokenizer_fingerprint="ab12", has_words=True
+    ) as writer:
+        for starts in documents:
+            starts[0] = True
+            writer.add(np.arange(len(starts)), None, np.array(starts))
+            expected += [*starts, True]
+        entry = writer.write(LocalStore(folder), NAME)
+    content = (folder / NAME).read_bytes()
+    shard = read_shard_bytes(content, where=NAME)
+    assert shard.word_starts is not None
+    assert shard.header.tokens.begin % 64 == 0
+    bits = np.unpackbits(shard.word_starts, bitorder="little").astype(bool).tolist()
+    assert bits == expected + [False] * (-len(expected) % 8)
+    assert entry.num_words == shard.count_words() == sum(map(sum, documents))
+    np.testing.assert_array_equal(safetensors_load(content)["word_starts"], shard.word_starts)
+
+
+def test_words_that_do_not_fit_the_document_are_refused(tmp_path: Path) -> None:
+    def start(*, has_words: bool) -> TokenShardWriter:
+        return TokenShardWriter(vocab_size=10, separator_id=3, tokenizer_fingerprint="", has_words=has_words)
+
+    ids = np.array([5, 6, 7])
+    with start(has_words=True) as writer:
+        for starts in (np.array([True, True]), np.array([False, True, True])):
+            with pytest.raises(ShardError, match="word starts have shape"):
+                writer.add(ids, None, starts)
+        with pytest.raises(ShardError, match="Either all documents of a shard have words or none"):
+            writer.add(ids)
+    with start(has_words=False) as writer, pytest.raises(ShardError, match="Either all documents"):
+        writer.add(ids, None, np.ones(3, np.bool_))
+
+
+def test_a_wrong_array_of_word_starts_is_refused() -> None:
+    header = make_header(
+        num_tokens=9, num_documents=1, has_words=True, vocab_size=10, separator_id=3, tokenizer_fingerprint=""
+    )
+    arrays = bytes(8) + (9).to_bytes(8, "little") + np.array([5, 6, 7, 8, 5, 6, 7, 8, 3], "<u2").tobytes()
+    shard = read_shard_bytes(header + arrays + b"\xff\x01", where=NAME)
+    assert shard.count_words() == 8
+    for wrong in (b'"U8","shape":[1,2]', b'"U16","shape":[1]  '):
+        changed = header.replace(b'"U8","shape":[2]', wrong)
+        changed = (len(changed) - 8).to_bytes(8, "little") + changed[8:]
+        with pytest.raises(ShardError, match="word_starts"):
+            read_shard_bytes(changed + arrays + b"\xff\x01", where=NAME)
 
 
 def test_sentences_that_do_not_make_up_the_document_are_refused(tmp_path: Path) -> None:
@@ -153,17 +209,46 @@ def test_the_worked_example_of_the_format_page(tmp_path: Path) -> None:
     assert from_hexdump(page, 1) == content
     write_sentences(tmp_path, [[[17], [258]], [[5]]])
     assert from_hexdump(page, 2) == (tmp_path / NAME).read_bytes()
+    with TokenShardWriter(
+        vocab_size=300, separator_id=SEPARATOR, tokenizer_fingerprint="ab12", has_words=True
+    ) as writer:
+        writer.add(np.array([17, 258]), None, np.array([True, False]))
+        writer.add(np.array([5]), None, np.array([True]))
+        writer.write(LocalStore(tmp_path), NAME)
+    assert from_hexdump(page, 3) == (tmp_path / NAME).read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.int64])
+def test_how_many_documents_are_written_together_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: type[np.integer[Any]]
+) -> None:
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, 60_000, rng.integers(1, 40)).astype(dtype) for _ in range(200)]
+    contents: set[bytes] = set()
+    for together in (1, 7, 100, 10**6):
+        monkeypatch.setattr("outlast.shards.write._TOGETHER", together)
+        with TokenShardWriter(vocab_size=60_000, separator_id=3, tokenizer_fingerprint="") as writer:
+            for document in documents:
+                writer.add(document)
+            writer.write(LocalStore(tmp_path), NAME)
+        contents.add((tmp_path / NAME).read_bytes())
+    assert len(contents) == 1
+    shard = open_shard(tmp_path / NAME)
+    assert [shard.document(number).tolist() for number in range(200)] == [ids.tolist() for ids in documents]
 
 
 def test_a_document_without_tokens_and_an_id_outside_the_vocabulary_are_refused(tmp_path: Path) -> None:
     with TokenShardWriter(vocab_size=10, separator_id=3, tokenizer_fingerprint="") as writer:
         with pytest.raises(ShardError, match="without tokens"):
             writer.add(np.array([], np.int32))
-        for wrong in (-1, 10):
-            with pytest.raises(ShardError, match=rf"id {wrong} is outside[\s\S]*0 to 9"):
-                writer.add(np.array([1, wrong], np.int32))
         with pytest.raises(ShardError, match="without documents"):
             writer.write(LocalStore(tmp_path), NAME)
+    for wrong in (-1, 10):
+        with TokenShardWriter(vocab_size=10, separator_id=3, tokenizer_fingerprint="") as writer:
+            writer.add(np.array([1, wrong], np.int32))
+            writer.add(np.array([1, 2], np.int32))
+            with pytest.raises(ShardError, match=rf"id {wrong} is outside[\s\S]*0 to 9"):
+                writer.write(LocalStore(tmp_path), NAME)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,6 +16,7 @@ from outlast.shards.manifest import (
     read_manifest,
     write_manifest,
 )
+from outlast.shards.summary import summarize
 from outlast.shards.verify import describe_manifest, verify_manifest
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
@@ -100,6 +101,48 @@ def test_sentences_are_counted_and_checked(tmp_path: Path) -> None:
         LocalStore(tmp_path), replace(manifest, splits={"train": (plain.splits["train"][0], entry)})
     )
     with pytest.raises(ShardError, match="some shards have num_sentences, others have not"):
+        verify_manifest(url)
+
+
+def test_words_are_counted_and_checked(tmp_path: Path) -> None:
+    plain, _ = build(tmp_path)
+    name = plain.splits["train"][1].name
+
+    def rewrite_words(starts: list[int], **changes: int) -> list[str]:
+        with TokenShardWriter(
+            vocab_size=50, separator_id=3, tokenizer_fingerprint="t1", has_sentences=True, has_words=True
+        ) as writer:
+            writer.add(np.arange(5, 15), np.array([4, 6]), np.array(starts, np.bool_))
+            entry = replace(writer.write(LocalStore(tmp_path), name), **changes)
+        write_manifest(LocalStore(tmp_path), replace(plain, splits={"train": (entry,)}))
+        return verify_manifest(url)
+
+    url = str(tmp_path / "manifest.json")
+    assert rewrite_words([1, 0, 1, 0, 1, 0, 0, 0, 0, 1]) == []
+    train = describe_manifest(url)["splits"]["train"]
+    assert (train["words"], train["documents"], train["tokens"]) == (4, 1, 11)
+    assert "11 tokens of 4 words (2.50 pieces each)" in summarize(describe_manifest(url))["train"]
+    assert rewrite_words([1, 0, 1, 0, 0, 0, 0, 0, 0, 1]) == [
+        f"{name}: the sentence at token 4 begins no word"
+    ]
+    assert rewrite_words([1] * 10, num_words=9) == [f"{name}: has 10 words, the manifest says 9"]
+    rewrite_words([1] * 10)
+    path = tmp_path / name
+    content = bytearray(path.read_bytes())
+    assert content[-2:] == b"\xff\x07"
+    content[-2:] = b"\xfe\x1b"
+    path.write_bytes(bytes(content))
+    problems = [problem.removeprefix(f"{name}: ") for problem in verify_manifest(url)]
+    assert problems[1:] == [
+        "the separator at token 10 begins no word",
+        "the document at token 0 begins no word",
+        "the sentence at token 0 begins no word",
+        "has word starts behind its last token",
+    ]
+    entry = read_manifest(url)[0].splits["train"][0]
+    mixed = replace(plain, splits={"train": (plain.splits["train"][0], entry)})
+    write_manifest(LocalStore(tmp_path), replace(mixed, splits={"train": mixed.splits["train"][::-1]}))
+    with pytest.raises(ShardError, match="some shards have num_"):
         verify_manifest(url)
 
 

@@ -44,6 +44,28 @@ def test_folders_vanishing_beside_a_writer_do_no_harm(tmp_path: Path) -> None:
     assert store.list() == []
 
 
+@pytest.mark.parametrize("method", ["create", "replace"])
+def test_an_unfinished_file_that_somebody_takes_away_is_written_again(tmp_path: Path, method: str) -> None:
+    store = LocalStore(tmp_path)
+    taken: list[str] = []
+
+    class Content(list[bytes]):
+        """Half of it is written when somebody else cleans up, twice."""
+
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"one"
+            if len(taken) < 2:
+                [leftover] = store.list_leftovers()
+                store.delete(leftover)
+                taken.append(leftover)
+            yield b"two"
+
+    getattr(store, method)("a/b", Content())
+    assert store.read("a/b") == b"onetwo"
+    assert len(set(taken)) == 2
+    assert list(store.list_leftovers()) == []
+
+
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"

@@ -5,9 +5,11 @@ import random
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from outlast.shards.manifest import Manifest, ShardEntry, TokenizerEntry, write_manifest
 from outlast.shards.write import TokenShardWriter
@@ -84,26 +86,46 @@ def unbroken(
     return local_command.digest(run_dir)
 
 
+def counting_words(tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    """Which of a document's counting tokens begin a word: words have one or two."""
+    starts = tokens % 3 != 0
+    starts[0] = True
+    return starts
+
+
 def write_counting_shards(
-    store: Store, lengths: Sequence[Sequence[int]], *, first_token: int = 5, split: str = "train"
+    store: Store,
+    lengths: Sequence[Sequence[int]],
+    *,
+    first_token: int = 5,
+    split: str = "train",
+    has_words: bool = False,
 ) -> list[ShardEntry]:
     """Write a shard for each list of document lengths; its tokens count up from shard to shard."""
     token = itertools.count(first_token)
     entries: list[ShardEntry] = []
     for index, documents in enumerate(lengths):
-        with TokenShardWriter(vocab_size=VOCAB_SIZE, separator_id=3, tokenizer_fingerprint="f") as writer:
+        with TokenShardWriter(
+            vocab_size=VOCAB_SIZE, separator_id=3, tokenizer_fingerprint="f", has_words=has_words
+        ) as writer:
             for length in documents:
-                writer.add(np.array(list(itertools.islice(token, length)), np.int32))
+                ids = np.array(list(itertools.islice(token, length)), np.int32)
+                writer.add(ids, None, counting_words(ids) if has_words else None)
             entries.append(writer.write(store, f"{split}-{index:05d}.safetensors"))
     return entries
 
 
-def write_counting_data(store: Store, lengths: Sequence[Sequence[int]], *, first_token: int = 5) -> Manifest:
+def write_counting_data(
+    store: Store, lengths: Sequence[Sequence[int]], *, first_token: int = 5, has_words: bool = False
+) -> Manifest:
     """Write a whole data set of such shards; return its manifest."""
-    return _write_data(store, {"train": write_counting_shards(store, lengths, first_token=first_token)})
+    entries = write_counting_shards(store, lengths, first_token=first_token, has_words=has_words)
+    return _write_data(store, {"train": entries})
 
 
-def write_sentence_data(store: Store, splits: Mapping[str, Sequence[Sequence[Sequence[int]]]]) -> Manifest:
+def write_sentence_data(
+    store: Store, splits: Mapping[str, Sequence[Sequence[Sequence[int]]]], *, has_words: bool = False
+) -> Manifest:
     """Write a data set whose shards tell their sentences, from the lengths of the sentences of each document
     of each shard of each split. Its tokens count up from 5 in each split.
     """
@@ -113,10 +135,15 @@ def write_sentence_data(store: Store, splits: Mapping[str, Sequence[Sequence[Seq
         entries[split] = []
         for index, documents in enumerate(shards):
             with TokenShardWriter(
-                vocab_size=VOCAB_SIZE, separator_id=3, tokenizer_fingerprint="f", has_sentences=True
+                vocab_size=VOCAB_SIZE,
+                separator_id=3,
+                tokenizer_fingerprint="f",
+                has_sentences=True,
+                has_words=has_words,
             ) as writer:
                 for sentences in documents:
-                    writer.add(np.arange(token, token + sum(sentences)), np.array(sentences))
+                    ids = np.arange(token, token + sum(sentences))
+                    writer.add(ids, np.array(sentences), counting_words(ids) if has_words else None)
                     token += sum(sentences)
                 name = f"{split}-{index:05d}-of-{len(shards):05d}.safetensors"
                 entries[split].append(writer.write(store, name))

@@ -10,7 +10,7 @@ import pytest
 from outlast.errors import RunError, StoreUnreachable
 from outlast.logs import ProgressLine
 from outlast.storage import Chunks, LocalStore
-from outlast.training.metrics import MetricsFile, StepMeter
+from outlast.training.metrics import MetricsFile, Place, StepMeter
 from outlast.training.step import Measured
 
 
@@ -24,17 +24,15 @@ class Clock:
 
 def measured(loss: float, grad_norm: float = 1.0) -> Measured:
     values = (loss * 4.0, 4.0, 2.0, grad_norm, 0.1)
-    return Measured(*(jnp.float32(value) for value in values))
+    return Measured(*(jnp.float32(value) for value in values), further={})
 
 
 def make_meter(folder: Path, clock: Clock, *, interval_steps: int = 2, start_step: int = 0) -> StepMeter:
     return StepMeter(
         MetricsFile(LocalStore(folder), 1, clock=clock),
-        ProgressLine("training", 10, clock=clock),
+        ProgressLine("training", 800, clock=clock),
         start_step=start_step,
-        batch_examples=8,
-        batch_tokens=80,
-        epoch_of=lambda step: step / 4,
+        place_of=lambda step: Place(8 * step, 80 * step, step / 4, {}),
         interval_steps=interval_steps,
         clock=clock,
     )

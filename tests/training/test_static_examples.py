@@ -118,6 +118,11 @@ def test_an_evaluation_counts_each_record_once(
     assert weight == masked_rows(ROWS)["masked_weights"].sum()
 
 
+def test_fixed_examples_tell_no_words(imported: TokenStream) -> None:
+    with pytest.raises(ConfigError, match=r"it holds fixed examples\.[\s\S]*prepare the data from text"):
+        TokenStream(imported.config, seed=0, word_starts=True)
+
+
 def test_another_number_of_predictions_is_refused() -> None:
     batch = {name: jax.numpy.asarray(array) for name, array in masked_rows(ROWS).items()}
     with pytest.raises(ConfigError, match=r"5 predictions each, the recipe 7[\s\S]*set it to 5"):

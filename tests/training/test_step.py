@@ -20,8 +20,11 @@ SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCAB_SIZE, LENGTH = 60, 16
 
 
-def make_parts(num_microbatches: int = 1, dropout: float = 0.1) -> tuple[TrainState, TrainStep, Any]:
+def make_parts(
+    num_microbatches: int = 1, dropout: float = 0.1, *, next_sentence: bool = False
+) -> tuple[TrainState, TrainStep, Any]:
     model = ModelConfig(
+        architecture="bert" if next_sentence else "roberta",
         num_layers=2,
         hidden_size=16,
         num_heads=2,
@@ -29,8 +32,15 @@ def make_parts(num_microbatches: int = 1, dropout: float = 0.1) -> tuple[TrainSt
         dropout=dropout,
         attention_dropout=dropout,
     )
-    encoder = resolve_model(model, vocab_size=VOCAB_SIZE, special_ids=SPECIAL_IDS, sequence_length=LENGTH)
-    objective = make_objective(encoder, MlmConfig(), special_ids=SPECIAL_IDS, remat="none")
+    encoder = resolve_model(
+        model,
+        vocab_size=VOCAB_SIZE,
+        special_ids=SPECIAL_IDS,
+        sequence_length=LENGTH,
+        next_sentence=next_sentence,
+    )
+    masking = MlmConfig(next_sentence=next_sentence)
+    objective = make_objective(encoder, masking, special_ids=SPECIAL_IDS, remat="none")
     config = OptimizerConfig(learning_rate=1e-2)
     schedule = make_schedule(config, 100)
     optimizer = make_optimizer(config, schedule, decays(objective.param_table))
@@ -43,16 +53,24 @@ def make_batch(seed: int, rows: int = 8) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     ids = rng.integers(5, VOCAB_SIZE, (rows, LENGTH)).astype(np.int32)
     mask = (np.arange(LENGTH) < rng.integers(4, LENGTH + 1, (rows, 1))).astype(np.int8)  # uneven rows
-    return {"input_ids": np.where(mask, ids, 0).astype(np.int32), "attention_mask": mask}
+    return {
+        "input_ids": np.where(mask, ids, 0).astype(np.int32),
+        "attention_mask": mask,
+        "next_sentence_label": (np.arange(rows) % 3 == 0).astype(np.int32),
+    }
 
 
-def test_microbatches_change_rounding_only() -> None:
+@pytest.mark.parametrize("next_sentence", [False, True])
+def test_microbatches_change_rounding_only(next_sentence: bool) -> None:
+    """The parts have unequal numbers of predictions, and equal numbers of rows: two means, two weights."""
     results: list[dict[str, Any]] = []
     for num_microbatches in (1, 4):
-        state, step, _ = make_parts(num_microbatches)
+        state, step, _ = make_parts(num_microbatches, next_sentence=next_sentence)
         state, _ = step(state, make_batch(0))
         state, measured = step(state, make_batch(1))
         results.append({**snapshot(state), "loss": measured.loss_sum, "weight": measured.weight_sum})
+        if next_sentence:
+            results[-1] |= measured.further["next_sentence"]._asdict()
     for other in results[1:]:
         assert other["weight"] == results[0]["weight"]  # the same masks
         for name, value in results[0].items():

@@ -43,7 +43,12 @@ def corpus(recipe: Path, overrides: tuple[str, ...], out: str, num_files: int, b
 @click.option(
     "--task", metavar="I/N", help="Build only this share of the shards: 0/8 to 7/8.  [default: all of them]"
 )
-def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None) -> None:
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Build on a Ray cluster: auto, local or HOST:PORT (extra `ray`).  [default: on this machine]",
+)
+def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None, ray: str | None) -> None:
     """Make tokenizer and token shards from raw text.
 
     Continues where a killed run stopped.
@@ -54,6 +59,12 @@ def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None
 
     parsed = read_recipe(recipe, overrides)
     manifest = prepare_data(
-        parsed.corpus, parsed.tokenizer, parsed.shards, out, cleaning=parsed.cleaning, task=parse_task(task)
+        parsed.corpus,
+        parsed.tokenizer,
+        parsed.shards,
+        out,
+        cleaning=parsed.cleaning,
+        task=parse_task(task),
+        ray=ray,
     )
     click.echo(manifest if manifest else "this share is done; the manifest follows with the last one")

@@ -13,7 +13,7 @@ import click
 from outlast import __version__
 from outlast.cli.checkpoint import checkpoint
 from outlast.cli.corpus import corpus, prepare
-from outlast.cli.run import evaluate, export, fill_mask, train
+from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError
 
@@ -62,5 +62,5 @@ def main(debug: bool | None) -> None:
     set_up(debug=bool(debug))
 
 
-for verb in (corpus, prepare, shards, train, evaluate, export, fill_mask, checkpoint):
+for verb in (corpus, prepare, shards, import_, train, evaluate, export, fill_mask, checkpoint):
     main.add_command(verb)

@@ -1,7 +1,8 @@
-"""The verbs about a run and what comes of it: train, evaluate, export, fill-mask."""
+"""The verbs about a run and what comes of it: import, train, evaluate, export, fill-mask."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,18 +17,18 @@ from outlast.cli.printing import json_option, print_fields, print_table, recipe_
 @click.option(
     "--initialize-from",
     metavar="RUN_DIR",
-    help="Start a new run from the parameters of another one; a run that goes on ignores it.  "
-    "[default: random parameters]",
+    help="Start a new run from the parameters of another one, or of an import; a run that goes on ignores "
+    "it.  [default: random parameters]",
 )
 def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, initialize_from: str | None) -> None:
     """Train, or go on training, until the recipe's last step.
 
     Exit code 75: preempted, everything is saved, run the same line again.
     """
-    from outlast.recipe import read_recipe
+    from outlast.recipe import read_run_recipe
     from outlast.run.train import train_run
 
-    train_run(read_recipe(recipe, overrides), run_dir, initialize_from=initialize_from)
+    train_run(read_run_recipe(recipe, overrides), run_dir, initialize_from=initialize_from)
 
 
 @click.command()
@@ -51,10 +52,20 @@ def evaluate(
     from outlast.run.evaluate import evaluate_run, follow_run
 
     if not follow:
-        print_fields(evaluate_run(run_dir, overrides), as_json)
+        _print_evaluation(evaluate_run(run_dir, overrides), as_json)
         return
     for result in follow_run(run_dir, overrides, timeout_seconds=timeout_seconds):
-        print_fields(result, as_json)
+        _print_evaluation(result, as_json)
+
+
+def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:
+    """Print an evaluation; as text, each source of a mixture has a line."""
+    sources: dict[str, dict[str, float]] = {} if as_json else result.get("sources", {})
+    lines = {
+        f"source {name}": f"loss {fields['loss']:.6g}, {fields['num_predictions']} predictions"
+        for name, fields in sources.items()
+    }
+    print_fields({**{k: v for k, v in result.items() if as_json or k != "sources"}, **lines}, as_json)
 
 
 @click.command()
@@ -68,6 +79,25 @@ def export(run_dir: str, out: Path) -> None:
     from outlast.run.export import export_run
 
     click.echo(export_run(run_dir, out))
+
+
+@click.command("import")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("out")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    help="Tokenizer's file or folder.  [default: the one in FOLDER]",
+)
+def import_(folder: Path, out: str, tokenizer: Path | None) -> None:
+    """Make a Hugging Face model the start of further training.
+
+    FOLDER holds config.json, model.safetensors and the tokenizer of a BERT, RoBERTa, BigBird or ModernBERT.
+    OUT is what `train --initialize-from` takes; OUT/recipe.toml holds the tables for the recipe.
+    """
+    from outlast.run.import_model import import_model
+
+    click.echo(import_model(folder, out, tokenizer=tokenizer))
 
 
 @click.command("fill-mask")

@@ -4,6 +4,7 @@ import json
 
 import click
 
+from outlast.cli.images import import_tars, pack_images
 from outlast.cli.printing import json_option, print_fields, print_problems
 from outlast.cli.tfrecord import export_tfrecord, import_tfrecord
 
@@ -19,6 +20,8 @@ def shards() -> None:
 @json_option
 def shards_show(manifest: str, dropped: bool, as_json: bool) -> None:
     """Describe a data set."""
+    from outlast.shards.images.manifest import is_image_set
+    from outlast.shards.images.verify import describe_images, summarize_images
     from outlast.shards.summary import summarize
     from outlast.shards.verify import describe_manifest, read_cleaning_report
 
@@ -27,6 +30,10 @@ def shards_show(manifest: str, dropped: bool, as_json: bool) -> None:
 
         report = read_cleaning_report(manifest)
         click.echo(json.dumps(report, ensure_ascii=False) if as_json else "\n".join(describe_report(report)))
+        return
+    if is_image_set(manifest):
+        found = describe_images(manifest)
+        print_fields(found if as_json else summarize_images(found), as_json)
         return
     description = describe_manifest(manifest)
     print_fields(description if as_json else summarize(description), as_json)
@@ -40,9 +47,12 @@ def shards_verify(manifest: str, as_json: bool) -> int:
 
     Exit code 1 where something is wrong.
     """
+    from outlast.shards.images.manifest import is_image_set
+    from outlast.shards.images.verify import verify_images
     from outlast.shards.verify import verify_manifest
 
-    return print_problems(verify_manifest(manifest), as_json)
+    verify = verify_images if is_image_set(manifest) else verify_manifest
+    return print_problems(verify(manifest), as_json)
 
 
 @shards.command("pair")
@@ -97,6 +107,8 @@ def shards_pair(
     click.echo(manifest if is_done else "this share is done; the manifest follows with the last one")
 
 
+shards.add_command(import_tars)
+shards.add_command(pack_images)
 shards.add_command(export_tfrecord)
 
 

@@ -40,6 +40,11 @@ _processes_option = click.option(
     help="Prediction slots of a record.  [default: probability times length]",
 )
 @click.option(
+    "--whole-words",
+    is_flag=True,
+    help="Predict all tokens of a word or none; the data must tell where words begin (shards.words).",
+)
+@click.option(
     "--random-special-ids",
     is_flag=True,
     help="Let random replacements be special ids, too, as BERT's own code does.",

@@ -1,7 +1,7 @@
 """Opening a file for reading, whether plain, .gz or .zst, with memory bounded whatever the file claims.
 
-In: a path. Out: a stream of the decompressed bytes. A file that is damaged or cut short is an error, never
-a short text.
+In: a path or URL. Out: a stream of the decompressed bytes. A file that is damaged or cut short is an error,
+never a short text.
 """
 
 import gzip
@@ -13,6 +13,7 @@ from typing import cast
 
 import zstandard
 
+from outlast.corpus.source import open_file
 from outlast.errors import CorpusError
 
 COMPRESSED_SUFFIXES = (".gz", ".zst")
@@ -30,7 +31,7 @@ def is_compressed(path: str) -> bool:
 def open_binary(path: str, *, where: str) -> Generator[io.BufferedIOBase]:
     """Open a file, decompressed. What goes wrong while it is open is a CorpusError that names ``where``."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             if path.lower().endswith(".gz"):
                 with gzip.GzipFile(fileobj=file) as stream:
                     yield cast(io.BufferedIOBase, stream)
@@ -53,7 +54,7 @@ def open_binary(path: str, *, where: str) -> Generator[io.BufferedIOBase]:
 class _ZstdStream(io.RawIOBase):
     """Decompressed zstd frames. Unlike the library's own reader it reports a frame that is cut short."""
 
-    def __init__(self, source: io.BufferedReader) -> None:
+    def __init__(self, source: io.BufferedIOBase) -> None:
         self._source = source
         self._frame: zstandard.ZstdDecompressionObj | None = None
         self._input = b""

@@ -13,8 +13,8 @@ from outlast.config import table
 @table
 class CorpusConfig:
     path: str | tuple[str, ...] | None = None
-    """A file, a folder or a glob, or a list of them. For huggingface: a folder that `save_to_disk` wrote,
-    or a name."""
+    """A file, a folder or a glob, or a list of them; local, or in a bucket (s3://, gs://, az://); over
+    http(s) files alone. For huggingface: a local folder that `save_to_disk` wrote, or a name."""
     format: Literal["text", "jsonl", "parquet", "huggingface"] = "text"
     """text and jsonl may be plain, .gz or .zst. parquet needs the extra `parquet`, huggingface the extra
     `hub`."""

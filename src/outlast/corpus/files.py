@@ -1,70 +1,121 @@
 """Which files a corpus is made of: files, folders and globs become one sorted list.
 
-In: what ``corpus.path`` says. Out: ``FoundFile``s with names that do not depend on where the corpus lies.
-Hidden files are left out, and so are links that lead out of the folder that was named.
+In: what ``corpus.path`` says. Out: ``FoundFile``s with names that do not depend on where the corpus lies: a
+bucket prefix gives the same list as the folder that was copied there. Hidden files are left out, and so are
+links that lead out of the folder that was named.
 """
 
 import fnmatch
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePath, PurePosixPath
+from typing import NamedTuple, NoReturn, TypeVar
 
+from outlast.corpus.source import HTTP_SCHEMES, is_remote, local_path, locate
 from outlast.errors import CorpusError
+from outlast.storage import ObjectInfo, Store, open_store
+
+P = TypeVar("P", bound=PurePath)
 
 
 class FoundFile(NamedTuple):
-    """A file of the corpus: its name relative to what was named in the recipe, and where it lies."""
+    """A file of the corpus: its name relative to what was named in the recipe, and where it lies.
+
+    A remote one knows its store and its name there.
+    """
 
     name: str
-    path: Path
+    path: str
+    store: Store | None = None
+    object_name: str = ""
 
 
 def find_files(paths: str | Sequence[str], include: str, exclude: Sequence[str] = ()) -> list[FoundFile]:
     """Return the files of a corpus, each once, sorted by name within each of the paths.
 
     Args:
-        paths: files, folders or globs.
+        paths: files, folders or globs; local, or in a bucket. Over http files alone.
         include: which files of a folder are meant; ``*`` stays within a folder, ``**`` does not.
         exclude: patterns of the same kind for what is left out of folders and globs.
 
     Raises:
         CorpusError: a path that does not exist, or a folder or glob without a file.
+        ConfigError, StorageError: a URL that is not known, a store that cannot be asked.
     """
     several = [paths] if isinstance(paths, str) else list(paths)
     found: list[FoundFile] = []
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for number, path in enumerate(several):
         prefix = f"{number}/" if len(several) > 1 else ""
-        for file in _find(path, include, exclude):
-            real = file.path.resolve()
+        find = _find_remote if is_remote(path) else _find
+        for file in find(path, include, exclude):
+            real = file.path if file.store else os.path.realpath(file.path)
             if real not in seen:
                 seen.add(real)
-                found.append(FoundFile(prefix + file.name, file.path))
+                found.append(file._replace(name=prefix + file.name))
     return found
 
 
 def _find(path: str, include: str, exclude: Sequence[str]) -> list[FoundFile]:
-    root = Path(path).expanduser()
+    root = Path(local_path(path))
     try:
         if root.is_file():
-            return [FoundFile(root.name, root)]
-        if not root.exists() and glob.has_magic(path):
+            return [FoundFile(root.name, str(root))]
+        if not root.exists() and glob.has_magic(str(root)):
             found = sorted(_walk(*_split_glob(root), exclude))
-            if not found:
-                raise CorpusError("No file matches.", where=path, remedy="check corpus.path")
-            return found
+            return found or _refuse(path, "No file matches.")
         if not root.is_dir():
-            raise CorpusError("There is no such file or folder.", where=path, remedy="check corpus.path")
+            return _refuse(path, "There is no such file or folder.")
         found = sorted(_walk(root, include, exclude))
     except OSError as error:
         raise CorpusError(f"The path cannot be read: {error.strerror}.", where=path) from error
-    if not found:
-        raise CorpusError(
-            f"The folder holds no file that matches {include!r}.", where=path, remedy="check corpus.include"
-        )
-    return found
+    return found or _refuse(
+        path, f"The folder holds no file that matches {include!r}.", "check corpus.include"
+    )
+
+
+def _refuse(path: str, message: str, remedy: str = "check corpus.path") -> NoReturn:
+    raise CorpusError(message, where=path, remedy=remedy)
+
+
+def _find_remote(path: str, include: str, exclude: Sequence[str]) -> list[FoundFile]:
+    server, name = locate(path)
+    store = open_store(server)
+    is_file = bool(name) and not name.endswith("/")
+    if is_file and store.retry(lambda: store.exists(name)):
+        return [FoundFile(name.rpartition("/")[2], path, store, name)]
+    if path.startswith(HTTP_SCHEMES):
+        return _refuse(path, "There is no such file.", "name single files: a web server gives no list")
+    if glob.has_magic(name):
+        folder, pattern = _split_glob(PurePosixPath(name))
+        found = sorted(_list_objects(store, "/".join(folder.parts), pattern, exclude))
+        return found or _refuse(path, "No file matches.")
+    found = sorted(_list_objects(store, name.strip("/"), include, exclude))
+    return found or _refuse(
+        path,
+        f"There is no such file, and no object below it that matches {include!r}.",
+        "check corpus.path and corpus.include",
+    )
+
+
+def _list_objects(store: Store, folder: str, include: str, exclude: Sequence[str]) -> Iterator[FoundFile]:
+    """Yield the objects below a folder: what ``_walk`` yields where they are files."""
+    prefix = f"{folder}/" if folder else ""
+    pattern = include.split("/")
+    excluded = [out.split("/") for out in exclude]
+    objects = store.retry(lambda: store.list(prefix))
+    for info in objects:
+        parts = info.name.removeprefix(prefix).split("/")
+        if any(part.startswith(".") for part in parts) or any(_matches(parts, out) for out in excluded):
+            continue
+        if _matches(parts, pattern) and not _is_marker(store, info):
+            yield FoundFile("/".join(parts), f"{store.url}/{info.name}", store, info.name)
+
+
+def _is_marker(store: Store, info: ObjectInfo) -> bool:
+    """Whether an object only marks a folder: its name ends with a slash, which the listing leaves out."""
+    return not info.size_bytes and not store.retry(lambda: store.exists(info.name))
 
 
 def _walk(root: Path, include: str, exclude: Sequence[str]) -> Iterator[FoundFile]:
@@ -85,13 +136,13 @@ def _walk(root: Path, include: str, exclude: Sequence[str]) -> Iterator[FoundFil
             if name.startswith(".") or any(_matches(relative.parts, out) for out in excluded):
                 continue
             if _matches(relative.parts, pattern) and _is_within(path, inside):
-                yield FoundFile(relative.as_posix(), path)
+                yield FoundFile(relative.as_posix(), str(path))
 
 
-def _split_glob(pattern: Path) -> tuple[Path, str]:
+def _split_glob(pattern: P) -> tuple[P, str]:
     """Split a glob into the folder that it cannot leave and the rest."""
     fixed = next(index for index, part in enumerate(pattern.parts) if glob.has_magic(part))
-    return Path(*pattern.parts[:fixed]), "/".join(pattern.parts[fixed:])
+    return type(pattern)(*pattern.parts[:fixed]), "/".join(pattern.parts[fixed:])
 
 
 def _is_within(path: Path, inside: Path) -> bool:

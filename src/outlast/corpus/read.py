@@ -5,13 +5,13 @@ In: a ``CorpusConfig`` and ``Extent``s. Out: text, each document once, in a fixe
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally, Undecodable
 from outlast.corpus.markup import markup_reader
 from outlast.corpus.plan import CorpusFile, Extent
+from outlast.corpus.source import file_size
 from outlast.corpus.text import read_text, too_long
 from outlast.errors import CorpusError
 from outlast.prng import derive_key
@@ -24,11 +24,12 @@ def read_documents(config: CorpusConfig, extents: Iterable[Extent], tally: Tally
         CorpusError: a file that is missing, damaged or changed since it was listed, bytes that are no text
         (unless
             they are to be replaced), a record without text, a document that is too long.
+        StorageError: a store that cannot be read from.
     """
     read_marks = markup_reader(config)
     for extent in extents:
         for text, place in _read_extent(config, extent, tally):
-            whole = text.replace("\r\n", "\n")
+            whole = text.replace("\r\n", "\n") if "\r" in text else text
             num_bytes = _utf8_bytes(whole)
             if num_bytes < 0:
                 whole = _without_surrogates(config, whole, extent.file.name, place, tally)
@@ -50,13 +51,14 @@ def read_splits(
     """Yield (split, document) of extents of ``path``, then of ``validation_path``. Raises CorpusError."""
     choose = split_chooser(config)
     for document in read_documents(config, extents, tally):
-        yield choose(document), document
+        yield choose(document.encode()), document
     for document in read_documents(config, held_out, tally):
         yield "validation", document
 
 
-def split_chooser(config: CorpusConfig) -> Callable[[str], str]:
-    """Return the function that says to which split, train or validation, a document of ``path`` belongs.
+def split_chooser(config: CorpusConfig) -> Callable[[bytes], str]:
+    """Return the function that says to which split, train or validation, a document of ``path`` belongs,
+    given as UTF-8.
 
     It is a function of the text and the seed alone, so that of two equal documents never one is held out
     and one trained on.
@@ -64,11 +66,13 @@ def split_chooser(config: CorpusConfig) -> Callable[[str], str]:
     if config.validation_path is not None or not config.validation_fraction:
         return lambda _: "train"
     key = derive_key(config.seed, "validation").to_bytes(8, "little")
+    keyed = hashlib.blake2b(digest_size=8, key=key)
     limit = int(config.validation_fraction * 2**64)
 
-    def choose(document: str) -> str:
-        digest = hashlib.blake2b(document.encode(), digest_size=8, key=key).digest()
-        return "validation" if int.from_bytes(digest, "little") < limit else "train"
+    def choose(content: bytes) -> str:
+        hashed = keyed.copy()
+        hashed.update(content)
+        return "validation" if int.from_bytes(hashed.digest(), "little") < limit else "train"
 
     return choose
 
@@ -88,7 +92,7 @@ def _read_extent(config: CorpusConfig, extent: Extent, tally: Tally) -> Iterator
 
 def _check_unchanged(file: CorpusFile) -> None:
     try:
-        size = os.path.getsize(file.path)
+        size = file_size(file.path)
     except OSError as error:
         raise CorpusError(f"The file cannot be read: {error.strerror}.", where=file.path) from error
     if size != file.size_bytes:

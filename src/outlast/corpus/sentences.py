@@ -44,11 +44,17 @@ _BRACKETS_AND_QUOTES = _Brackets(
 )
 _CLOSING = re.escape("".join(_BRACKETS_AND_QUOTES.closed_by.values()))
 
-# The first mark stands by itself: `re` looks ahead for one character, not for one that is repeated.
-_END = re.compile(rf"([{_MARKS}][{_MARKS}]*+)([\"'»{_CLOSING}]*+)(?:\[\d++\])*+([^\S\n]*+)")
-"""Groups: the marks, closing brackets and quotes, white space within the line."""
-
 _PLAIN_WIDE = frozenset("。！？｡")
+_AFTER_MARKS = rf"\"'»{_CLOSING}"
+# The first mark stands by itself: `re` looks ahead for one character, not for one that is repeated. The first
+# way on is for nearly all of Japanese and Chinese, and saves taking the groups apart.
+_END = re.compile(
+    rf"[{_MARKS}](?:(?<=[{''.join(sorted(_PLAIN_WIDE))}])(?=[^{_MARKS}{_AFTER_MARKS}\[\s])"
+    rf"|([{_MARKS}]*+)([{_AFTER_MARKS}]*+)(?:\[\d++\])*+([^\S\n]*+)(?=\S))"
+)
+"""Marks behind which the line goes on. No groups: a plain wide mark and nothing behind it. Else the groups
+are further marks, closing brackets and quotes, white space within the line."""
+
 _IS_WIDE = re.compile(f"[{_WIDE}]")
 _IS_MARK = re.compile("[!?]")
 _UNSPACED = re.compile("[\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f]")
@@ -59,10 +65,12 @@ _BEFORE_WORDS = "([{\"'“‘«"
 _INITIALS = re.compile(r"(?:[^\W\d_]{1,2}\.)*+[^\W\d_]|\d{1,2}")
 _ABBREVIATION = re.compile(
     "adm|approx|aug|ave|blvd|bros|bzw|ca|capt|cf|col|corp|dec|dept|dr|eds|esp|feb|figs|gen|gov|hon|inc|jan|jr|lt|"
-    "ltd|maj|messrs|mme|mr|mrs|ms|mt|nov|oct|pp|pres|prof|pvt|rev|sen|sept|sgt|sra?|srta|st|supt|viz|vols|vs",
+    "ltd|maj|messrs|mme|mr|mrs|ms|mt|nov|oct|pp|pres|prof|pvt|rev|sen|sept|sgt|sr|sra|srta|st|supt|viz|vols|vs",
     re.IGNORECASE,
 )
 _BEFORE_NUMBER = re.compile("art|ch|ed|fig|no|nos|nr|op|p|sec|vol", re.IGNORECASE)
+_ABBREVIATIONS = frozenset(_ABBREVIATION.pattern.split("|"))
+_BEFORE_NUMBERS = frozenset(_BEFORE_NUMBER.pattern.split("|"))
 
 
 def sentence_splitter(rule: str) -> SentenceSplitter | None:
@@ -99,16 +107,22 @@ def _ends(line: str) -> list[int]:
     """Return where sentences end within a line, the end of the line left out."""
     wide: list[int] = []
     spaced: list[int] = []
-    length = len(line.rstrip())
     for match in _END.finditer(line):
         end = match.end()
-        if end >= length:
-            break
-        marks, closing, space = match.groups()
-        if marks in _PLAIN_WIDE or _is_unspaced(line, match):
+        if not match.lastindex:
+            wide.append(end)
+            continue
+        start = match.start()
+        more, closing, space = match.groups()
+        marks = line[start] + more
+        if marks in _PLAIN_WIDE or (marks != "." and _is_unspaced(line, start, marks, end)):
             if not closing:
                 wide.append(end)
-        elif space and not line[end].islower() and not _is_abbreviation(line, match):
+        elif (
+            space
+            and not line[end].islower()
+            and (marks != "." or closing or not _is_abbreviation(line, start, end))
+        ):
             spaced.append(end)
     if not wide:
         return _outside(spaced, line, _BRACKETS)
@@ -116,32 +130,35 @@ def _ends(line: str) -> list[int]:
     return sorted(wide + _outside(spaced, line, _BRACKETS)) if spaced else wide
 
 
-def _is_unspaced(line: str, match: re.Match[str]) -> bool:
+def _is_unspaced(line: str, start: int, marks: str, end: int) -> bool:
     """Return whether marks end a sentence as in Chinese and Japanese, where no space need follow."""
-    marks: str = match[1]
-    before = line[match.start() - 1] if match.start() else " "
+    before = line[start - 1] if start else " "
     if marks == _WIDE_POINT:
         return not _LATIN_OR_DIGIT.match(before)  # "１．５" and "Ｊ．ロック"
     if not marks.isascii() and _IS_WIDE.search(marks):
         return True
-    return bool(_IS_MARK.search(marks) and (_UNSPACED.match(before) or _UNSPACED.match(line, match.end())))
+    return bool(_IS_MARK.search(marks) and (_UNSPACED.match(before) or _UNSPACED.match(line, end)))
 
 
-def _is_abbreviation(line: str, match: re.Match[str]) -> bool:
-    if match[1] != "." or match[2]:
-        return False
-    words = line[max(match.start() - _WORD_CHARACTERS, 0) : match.start() + 1].split()
+def _is_abbreviation(line: str, start: int, end: int) -> bool:
+    """Return whether the full stop at ``start``, before what goes on at ``end``, ends no sentence."""
+    words = line[max(start - _WORD_CHARACTERS, 0) : start + 1].rsplit(None, 1)
     word = words[-1][:-1].lstrip(_BEFORE_WORDS)
+    if word.isascii() and word.isalpha():  # nearly always, and a set is faster than a pattern
+        lower = word.lower()
+        return line[end].isdigit() if lower in _BEFORE_NUMBERS else len(word) == 1 or lower in _ABBREVIATIONS
     if _BEFORE_NUMBER.fullmatch(word):
-        return line[match.end()].isdigit()
+        return line[end].isdigit()
     return bool(_INITIALS.fullmatch(word) or _ABBREVIATION.fullmatch(word))
 
 
 def _outside(ends: list[int], line: str, brackets: _Brackets) -> list[int]:
     """Return those of some rising places in a line that no closed pair of brackets encloses."""
-    harmless = brackets.harmless.match(line)
+    if not ends:
+        return ends
+    harmless = brackets.harmless.match(line, 0, ends[-1])
     checked = harmless.end() if harmless else 0
-    if not ends or ends[-1] <= checked:
+    if ends[-1] <= checked:
         return ends
     beyond = (len(line), len(line))
     pairs = iter(_closed_pairs(line, checked, brackets))

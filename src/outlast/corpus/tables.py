@@ -15,6 +15,7 @@ from typing import Any
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Decoder, Tally
 from outlast.corpus.plan import CorpusFile, Extent
+from outlast.corpus.source import is_remote, open_file
 from outlast.errors import CorpusError
 
 _BATCH_ROWS = 256
@@ -123,8 +124,15 @@ def _open_dataset(config: CorpusConfig, path: str) -> Any:
     return dataset.select_columns([config.text_field])
 
 
-def _open_parquet(path: str) -> Any:
-    return _load("pyarrow.parquet", "parquet").ParquetFile(path)
+@contextmanager
+def _open_parquet(path: str) -> Generator[Any]:
+    parquet = _load("pyarrow.parquet", "parquet")
+    if not is_remote(path):
+        with parquet.ParquetFile(path) as file:
+            yield file
+        return
+    with open_file(path) as source, parquet.ParquetFile(source) as file:
+        yield file
 
 
 @contextmanager

@@ -74,9 +74,10 @@ class _Lines:
         """
         longest = max(self.limit - already, 0) + 3  # the line's end, and one byte that tells a longer line
         line = self.source.readline(longest)
-        is_cut = len(line) == longest and not line.endswith(b"\n")
-        if is_cut or (line.strip() and len(line.rstrip(b"\r\n")) + already > self.limit):
-            raise too_long(self.limit, f"{self.where}, byte {self.position - already}")
+        if len(line) + already > self.limit:  # with its end; seldom, so the rest of the check may cost
+            is_cut = len(line) == longest and not line.endswith(b"\n")
+            if is_cut or (line.strip() and len(line.rstrip(b"\r\n")) + already > self.limit):
+                raise too_long(self.limit, f"{self.where}, byte {self.position - already}")
         self.position += len(line)
         return line
 

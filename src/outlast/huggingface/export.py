@@ -6,35 +6,30 @@ holds where the model comes from and the sha256 of every other file. The folder 
 it is written beside its place and renamed.
 """
 
-import hashlib
-import json
-import os
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
-from outlast.errors import ConfigError, OutlastError
-from outlast.huggingface.load import CONFIG_NAME, MODEL_TYPES, SPARSE_KEY, WEIGHTS_NAME
+from outlast.errors import ConfigError
+from outlast.huggingface.folder import (
+    check_finite,
+    check_target,
+    training_rows,
+    write_folder,
+    write_json,
+)
+from outlast.huggingface.load import CONFIG_NAME, PRETRAINING, SPARSE_KEY
 from outlast.huggingface.names import to_huggingface
 from outlast.models.architectures import ARCHITECTURES
-from outlast.models.config import Alternating, ArchitectureName, BlockSparse, EncoderConfig
+from outlast.models.config import FAMILIES, Alternating, BlockSparse, EncoderConfig
 
-PROVENANCE_NAME = "outlast.json"
-FORMAT = "outlast-export"
-VERSION = 1
 
-_CLASSES: dict[ArchitectureName, str] = {
-    "bert": "BertForMaskedLM",
-    "roberta": "RobertaForMaskedLM",
-    "bigbird": "BigBirdForMaskedLM",
-    "modernbert": "ModernBertForMaskedLM",
-}
+def class_name(config: EncoderConfig) -> str:
+    """Return transformers' class of the model with the heads it has."""
+    heads = PRETRAINING if config.next_sentence else "ForMaskedLM"
+    return FAMILIES[config.architecture].class_prefix + heads
 
 
 def export_model(
@@ -58,38 +53,23 @@ def export_model(
         ConfigError: the target exists and is not an empty folder, or the pad id is not the one trained with.
         OutlastError: parameters that do not fit the model or are not finite, or a disk that fails.
     """
-    _check_target(folder)
+    check_target(folder)
     if special_ids["pad"] != config.pad_id:
         raise ConfigError(
             f"The tokenizer pads with {special_ids['pad']}, the model was trained with {config.pad_id}.",
             remedy="export with the tokenizer the data was prepared with",
         )
-    not_finite = [name for name, value in params.items() if not np.isfinite(value).all()]
-    if not_finite:
-        raise OutlastError("Some parameters are not finite: " + ", ".join(not_finite) + ".")
+    check_finite(params)
     tensors = to_huggingface(ARCHITECTURES[config.architecture].param_table(config), params)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = folder.parent / f".{folder.name}.tmp-{uuid.uuid4().hex}"
-        temporary.mkdir()
-        try:
-            save_file(tensors, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
-            _write_json(temporary / CONFIG_NAME, huggingface_config(config, special_ids))
-            write_tokenizer(temporary)
-            num_parameters = sum(tensor.size for tensor in tensors.values())
-            card = model_card(folder.name, config, num_parameters, provenance)
-            (temporary / "README.md").write_text(card, encoding="utf-8")
-            _write_provenance(temporary, special_ids, provenance)
-            _flush(temporary)
-            os.rename(temporary, folder)  # replaces an empty folder, fails on any other
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise OutlastError(
-            f"Cannot write the model: {error.strerror or error}.", where=str(folder)
-        ) from error
-    return folder
+
+    def write_files(temporary: Path) -> None:
+        write_json(temporary / CONFIG_NAME, huggingface_config(config, special_ids))
+        write_tokenizer(temporary)
+        num_parameters = sum(tensor.size for tensor in tensors.values())
+        card = model_card(folder.name, config, num_parameters, provenance)
+        (temporary / "README.md").write_text(card, encoding="utf-8")
+
+    return write_folder(folder, tensors, write_files, provenance=provenance, special_ids=special_ids)
 
 
 def huggingface_config(config: EncoderConfig, special_ids: Mapping[str, int]) -> dict[str, Any]:
@@ -98,9 +78,10 @@ def huggingface_config(config: EncoderConfig, special_ids: Mapping[str, int]) ->
     transformers computes RoBERTa's positions from ``pad_token_id``, so that id and a table that begins
     behind it make it read the rows that were trained.
     """
+    family = FAMILIES[config.architecture]
     common = {
-        "architectures": [_CLASSES[config.architecture]],
-        "model_type": MODEL_TYPES[config.architecture],
+        "architectures": [class_name(config)],
+        "model_type": family.model_type,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_layers,
@@ -113,6 +94,7 @@ def huggingface_config(config: EncoderConfig, special_ids: Mapping[str, int]) ->
         "eos_token_id": special_ids.get("sep"),
         "tie_word_embeddings": True,
         "dtype": "float32",
+        **dict.fromkeys(family.hidden_size_keys, config.hidden_size),
     }
     if config.alternating is not None:
         return common | _modernbert_config(config, config.alternating, special_ids)
@@ -169,9 +151,9 @@ def _bigbird_config(sparse: BlockSparse | None) -> dict[str, Any]:
 
 def model_card(name: str, config: EncoderConfig, num_parameters: int, provenance: Mapping[str, Any]) -> str:
     """Return the text of README.md: what is known of the model, and what only its maker can say."""
-    rows = "\n".join(f"| {key} | {value} |" for key, value in _flat_rows(provenance, ""))
+    rows = training_rows(provenance)
     sizes = (
-        f"A {_CLASSES[config.architecture]} with {num_parameters:,} parameters, trained with Outlast: "
+        f"A {class_name(config)} with {num_parameters:,} parameters, trained with Outlast: "
         f"{config.num_layers} layers, hidden size {config.hidden_size}, {config.num_heads} heads, "
         f"{config.vocab_size:,} pieces, sequences of up to {config.max_positions} tokens."
     )
@@ -179,7 +161,7 @@ def model_card(name: str, config: EncoderConfig, num_parameters: int, provenance
 library_name: transformers
 pipeline_tag: fill-mask
 tags:
-- {MODEL_TYPES[config.architecture]}
+- {FAMILIES[config.architecture].model_type}
 - outlast
 ---
 
@@ -206,48 +188,3 @@ Not stated. The licence depends on the texts the model was trained on; state it 
 model on, with the uses it is meant for. A model of this kind repeats what is in its training text, errors
 and biases included.
 """
-
-
-def _flat_rows(value: Mapping[str, Any], prefix: str) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            rows += _flat_rows(cast(Mapping[str, Any], item), f"{prefix}{key}.")
-        elif item is not None:
-            rows.append((f"{prefix}{key}", str(item).replace("|", "\\|").replace("\n", " ")))
-    return rows
-
-
-def _check_target(folder: Path) -> None:
-    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
-        raise ConfigError(
-            "The place for the model is taken.",
-            where=str(folder),
-            expected="a name that does not exist, or an empty folder",
-            remedy="choose another name, or remove what is there",
-        )
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _write_provenance(folder: Path, special_ids: Mapping[str, int], provenance: Mapping[str, Any]) -> None:
-    files = {path.name: path for path in sorted(folder.iterdir())}
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "special_ids": dict(special_ids),
-        "provenance": dict(provenance),
-        "sha256": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
-    }
-    _write_json(folder / PROVENANCE_NAME, document)
-
-
-def _flush(folder: Path) -> None:
-    for path in [*folder.iterdir(), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -6,7 +6,8 @@ because reading a pickle runs whatever code is in it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -20,17 +21,25 @@ from outlast.models.config import (
     FAMILIES,
     ActivationName,
     Alternating,
-    ArchitectureName,
     BlockSparse,
     EncoderConfig,
     check_encoder,
 )
+from outlast.models.next_sentence import HEAD, POOLER
 
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 
 SPARSE_KEY = "outlast_random_blocks"
 """Key of ``config.json`` for what transformers has no key for; it ignores the key."""
+
+HEADS = ("head", POOLER, HEAD)
+"""The groups of parameters that an encoder can do without."""
+
+PRETRAINING = "ForPreTraining"
+"""How transformers' classes with a masked-LM and a next-sentence head end."""
+
+_MOST_LAYERS = 10_000
 
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 """Layer norms in checkpoints converted from TensorFlow before 2020."""
@@ -54,15 +63,23 @@ def load_weights(folder: Path, *, with_head: bool = True) -> tuple[EncoderConfig
     config = read_encoder_config(folder)
     table = ARCHITECTURES[config.architecture].param_table(config)
     if not with_head:
-        del table["head"]
+        table = {group: params for group, params in table.items() if group not in HEADS}
+    with naming(folder):
+        return config, from_huggingface(table, read_tensors(folder))
+
+
+@contextmanager
+def naming(folder: Path) -> Generator[None]:
+    """Give the errors inside the name of the file with the weights."""
     try:
-        return config, from_huggingface(table, _read_tensors(folder))
+        yield
     except OutlastError as error:
-        raise OutlastError(error.message, where=str(folder / WEIGHTS_NAME), expected=error.expected) from None
+        where = str(folder / WEIGHTS_NAME)
+        raise OutlastError(error.message, where=where, expected=error.expected, remedy=error.remedy) from None
 
 
-def read_encoder_config(folder: Path) -> EncoderConfig:
-    """Read ``config.json``. Raises OutlastError or ConfigError as ``load_weights``."""
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the content of ``config.json``. Raises OutlastError."""
     path = folder / CONFIG_NAME
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -74,7 +91,12 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
         raise OutlastError(f"Cannot read the configuration: {error}", where=str(path)) from None
     if not isinstance(found, dict):
         raise OutlastError("The configuration is not a JSON object.", where=str(path))
-    values = cast(dict[str, Any], found)
+    return cast(dict[str, Any], found)
+
+
+def read_encoder_config(folder: Path) -> EncoderConfig:
+    """Read the configuration of an encoder. Raises OutlastError or ConfigError as ``load_weights``."""
+    values, path = read_config(folder), folder / CONFIG_NAME
     model_type = values.get("model_type")
     architecture = _ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
@@ -87,17 +109,7 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
     return _encoder_config(values, architecture, str(path))
 
 
-MODEL_TYPES: dict[ArchitectureName, str] = {
-    "bert": "bert",
-    "roberta": "roberta",
-    "bigbird": "big_bird",
-    "modernbert": "modernbert",
-}
-"""Hugging Face's names of the architectures."""
-
-_ARCHITECTURES: dict[str, ArchitectureName] = {
-    model_type: architecture for architecture, model_type in MODEL_TYPES.items()
-}
+_ARCHITECTURES = {family.model_type: architecture for architecture, family in FAMILIES.items()}
 
 _VARIANTS: dict[str, Any] = {
     "rescale_embeddings": False,
@@ -123,12 +135,21 @@ def _refuse_variants(values: Mapping[str, Any], where: str) -> None:
             )
 
 
-class _Reader:
+class ConfigReader:
     """The values of a ``config.json``, checked as they are asked for."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values = values
         self.where = where
+
+    def num_layers(self) -> int:
+        """At most so many that a damaged file costs neither time nor memory."""
+        count: int = self.number("num_hidden_layers", int, 1)
+        if count > _MOST_LAYERS:
+            raise ConfigError(
+                f"num_hidden_layers is {count}.", where=self.where, expected=f"at most {_MOST_LAYERS}"
+            )
+        return count
 
     def number(self, key: str, kind: type[int] | type[float], smallest: float) -> Any:
         value = self.values.get(key)
@@ -151,16 +172,18 @@ class _Reader:
         return value
 
 
-def _encoder_config(values: Mapping[str, Any], architecture: ArchitectureName, where: str) -> EncoderConfig:
-    family, read = FAMILIES[architecture], _Reader(values, where)
-    modern = architecture == "modernbert"
+def _encoder_config(values: Mapping[str, Any], architecture: str, where: str) -> EncoderConfig:
+    family, read = FAMILIES[architecture], ConfigReader(values, where)
+    modern = "alternating" in family.attentions
+    for key in family.hidden_size_keys:
+        read.choice(key, None, (values.get("hidden_size"),))
     pad_id = read.number("pad_token_id", int, 0)
     offset = pad_id + 1 if family.position_rule == "after_pad" else 0
     activation = "hidden_activation" if modern else "hidden_act"
     config = EncoderConfig(
         architecture=architecture,
         vocab_size=read.number("vocab_size", int, 1),
-        num_layers=read.number("num_hidden_layers", int, 1),
+        num_layers=read.num_layers(),
         hidden_size=read.number("hidden_size", int, 1),
         num_heads=read.number("num_attention_heads", int, 1),
         intermediate_size=read.number("intermediate_size", int, 1),
@@ -175,20 +198,26 @@ def _encoder_config(values: Mapping[str, Any], architecture: ArchitectureName, w
         layer_norm_epsilon=read.number("norm_eps" if modern else "layer_norm_eps", float, 0),
         initializer_range=read.number("initializer_range", float, 0),
         activation=read.choice(activation, family.activation, get_args(ActivationName)),
-        sparse=_sparse(values, where) if architecture == "bigbird" else None,
+        sparse=_sparse(values, where) if "block_sparse" in family.attentions else None,
         alternating=_alternating(read) if modern else None,
+        next_sentence=family.has_next_sentence and _is_for_pretraining(values.get("architectures")),
     )
     check_encoder(config, where=where)
     return config
 
 
-def _alternating(read: _Reader) -> Alternating:
+def _is_for_pretraining(classes: Any) -> bool:
+    names = cast(list[Any], classes) if isinstance(classes, list) else []
+    return any(isinstance(name, str) and name.endswith(PRETRAINING) for name in names)
+
+
+def _alternating(read: ConfigReader) -> Alternating:
     """Return ModernBERT's pattern, from the keys of transformers 5 or those of the hub's older files."""
     values, where = read.values, read.where
     read.choice("embedding_dropout", values.get("mlp_dropout"), (values.get("mlp_dropout"),))
     activation = values.get("hidden_activation", "gelu")
     read.choice("classifier_activation", activation, (activation,))
-    num_layers = read.number("num_hidden_layers", int, 1)
+    num_layers = read.num_layers()
     kinds = values.get("layer_types")
     if kinds is None:
         every = read.number("global_attn_every_n_layers", int, 1)
@@ -211,13 +240,13 @@ def _alternating(read: _Reader) -> Alternating:
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
-def _theta(read: _Reader, kind: str, old_key: str) -> float:
+def _theta(read: ConfigReader, kind: str, old_key: str) -> float:
     rope = read.values.get("rope_parameters")
     if rope is None:
         return float(read.number(old_key, float, 1))
     if not isinstance(rope, dict) or not isinstance(cast(dict[str, Any], rope).get(kind), dict):
         raise ConfigError(f"rope_parameters has no {kind}.", where=read.where)
-    of_kind = _Reader(cast(dict[str, Any], rope)[kind], f"{read.where}: rope_parameters.{kind}")
+    of_kind = ConfigReader(cast(dict[str, Any], rope)[kind], f"{read.where}: rope_parameters.{kind}")
     of_kind.choice("rope_type", "default", ("default",))
     return float(of_kind.number("rope_theta", float, 1))
 
@@ -252,7 +281,8 @@ def _sparse(values: Mapping[str, Any], where: str) -> BlockSparse | None:
         ) from None
 
 
-def _read_tensors(folder: Path) -> NamedArrays:
+def read_tensors(folder: Path) -> NamedArrays:
+    """Return the tensors of a folder by Hugging Face's names. Raises OutlastError."""
     path = folder / WEIGHTS_NAME
     if not path.exists():
         raise _no_weights(folder)
@@ -274,6 +304,8 @@ def _no_weights(folder: Path) -> OutlastError:
         return OutlastError(
             "The weights are pickled (pytorch_model.bin), and reading a pickle runs whatever code is in it.",
             expected=f"{WEIGHTS_NAME}",
+            remedy="where you trust the file, let transformers write it anew: "
+            "AutoModel.from_pretrained(FOLDER).save_pretrained(NEW), with the class that has its heads",
         )
     if (folder / f"{WEIGHTS_NAME}.index.json").exists():
         return OutlastError("The weights are cut into several files.", expected=f"one {WEIGHTS_NAME}")

@@ -1,7 +1,8 @@
 """Our arrays under Hugging Face's names, and back.
 
 In: a table of parameters, and arrays by name on one side. Out: the same arrays by name on the other. Layers
-are stacked here and separate there; kernels are (in, out) here and (out, in) there. Nothing is rounded or
+are stacked here and separate there; kernels are (in, out) here and (out, in) there; those of
+convolutions (height, width, in, out) here and (out, in, height, width) there. Nothing is rounded or
 cast.
 """
 
@@ -34,7 +35,7 @@ def to_huggingface(table: ParamTable, params: Mapping[str, NDArray[Any]]) -> Nam
         _check_shape(name, params[name].shape, param.shape)
         for hf_name, index in _places(param):
             array = params[name] if index is None else params[name][index]
-            tensors[hf_name] = np.ascontiguousarray(array.T if param.hf_transposed else array)
+            tensors[hf_name] = np.ascontiguousarray(_to_torch(array) if param.hf_transposed else array)
     return tensors
 
 
@@ -58,10 +59,24 @@ def from_huggingface(table: ParamTable, tensors: Mapping[str, NDArray[Any]]) -> 
         parts: list[NDArray[Any]] = []
         for hf_name, _ in places[name]:
             tensor = tensors[hf_name].astype(np.float32)
-            parts.append(tensor.T if param.hf_transposed else tensor)
+            parts.append(_from_torch(tensor) if param.hf_transposed else tensor)
             _check_shape(hf_name, parts[-1].shape, param.shape[1:] if param.stacked else param.shape)
         params[name] = np.stack(parts) if param.stacked else np.ascontiguousarray(parts[0])
     return params
+
+
+def huggingface_names(table: ParamTable) -> set[str]:
+    """Return the names of a table's parameters in Hugging Face's models."""
+    return {name for param in flatten(table).values() for name, _ in _places(param)}
+
+
+def _to_torch(kernel: NDArray[Any]) -> NDArray[Any]:
+    """(in, out) to (out, in), and (height, width, in, out) to (out, in, height, width)."""
+    return kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T
+
+
+def _from_torch(tensor: NDArray[Any]) -> NDArray[Any]:
+    return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
 
 
 def _places(param: Param) -> Iterator[tuple[str, int | None]]:

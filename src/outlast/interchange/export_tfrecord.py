@@ -48,6 +48,7 @@ class ExportConfig:
         mask_probability: share of a record's tokens that are predicted.
         max_predictions: most predictions of a record (P); None: mask_probability * L, rounded up, or what
             static examples have.
+        whole_words: whether all tokens of a word are predicted or none.
         random_special_ids: whether a random replacement may be a special id, as in BERT's own code.
         seed: of masks and order.
         shuffle: records in the order in which training with this seed sees the first epoch; else as in the
@@ -62,6 +63,7 @@ class ExportConfig:
     special_tokens: bool = True
     mask_probability: float = 0.15
     max_predictions: int | None = None
+    whole_words: bool = False
     random_special_ids: bool = False
     seed: int = 0
     shuffle: bool = True
@@ -154,7 +156,8 @@ class ShardExporter:
     def __init__(self, job: ExportJob) -> None:
         self.job = job
         self.store = open_store(job.out)
-        self.stream = TokenStream(job.stream, seed=job.config.seed, split=job.config.split)
+        words = job.masks is not None and job.masks.whole_words
+        self.stream = TokenStream(job.stream, seed=job.config.seed, split=job.config.split, word_starts=words)
         sizes = np.asarray(self.stream.order.shard_examples, np.int64)
         self._begins = np.cumsum(sizes) - sizes
 
@@ -237,11 +240,12 @@ def _make_job(url: str, out: str, config: ExportConfig) -> ExportJob:
         vocab_size=tokenizer.vocab_size,
         mask_id=tokenizer.special_ids["mask"],
         special_ids=tuple(sorted(set(tokenizer.special_ids.values()))),
-        mask_probability=masking.mask_probability,
+        mask_probability=masking.probability,
         mask_share=masking.mask_share,
         random_share=masking.random_share,
         random_special_ids=config.random_special_ids,
         seed=config.seed,
+        whole_words=config.whole_words,
     )
     stream = StreamConfig(
         manifest=url,
@@ -251,6 +255,12 @@ def _make_job(url: str, out: str, config: ExportConfig) -> ExportJob:
         num_lanes=1,  # every example once, in the order of one epoch
     )
     needs_masks = has_masks(config.features) and not is_masked
+    if config.whole_words and not needs_masks:
+        raise ConfigError(
+            "The examples are masked already." if is_masked else f"{config.features!r} has no masks.",
+            where="--whole-words",
+            remedy="leave it out",
+        )
     return ExportJob(config=config, stream=stream, shape=shape, masks=masks if needs_masks else None, out=out)
 
 

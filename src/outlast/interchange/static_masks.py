@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outlast.interchange.static_words import choose_words
 from outlast.prng import derive_key, mix64
 
 Batch = dict[str, NDArray[Any]]
@@ -28,6 +29,7 @@ class StaticMasks:
         mask_share, random_share: of those, replaced by the mask, by a random id; the rest stays.
         random_special_ids: whether a random replacement may be a special id, as in BERT's own code.
         seed: of the masks.
+        whole_words: whether all tokens of a word are predicted or none.
     """
 
     num_predictions: int
@@ -39,20 +41,22 @@ class StaticMasks:
     random_share: float
     random_special_ids: bool = False
     seed: int = 0
+    whole_words: bool = False
 
     def apply(self, batch: Batch, indices: NDArray[np.int64]) -> Batch:
         """Return a batch with tokens hidden and what stood there.
 
         Per row, min(P, max(1, round(mask_probability * length))) tokens are chosen, where the length counts
-        the special tokens too; fewer where fewer are eligible. Each is replaced by the mask, by a random id
-        or by itself.
+        the special tokens too; fewer where fewer are eligible, or where no further whole word fits. Each is
+        replaced by the mask, by a random id or by itself.
 
         Source: ``create_masked_lm_predictions`` in google-research/bert's ``create_pretraining_data.py``.
             There every special token but [CLS] and [SEP] may be predicted, and random ids are drawn from the
             whole vocabulary.
 
         Args:
-            batch: ``input_ids`` and ``attention_mask``, integers of shape (rows, L); the rest is passed on.
+            batch: ``input_ids`` and ``attention_mask``, integers of shape (rows, L); for whole words also
+                ``word_starts`` of that shape; the rest is passed on.
             indices: int64 of shape (rows,), the number of each example.
 
         Returns:
@@ -63,14 +67,15 @@ class StaticMasks:
         ids = batch["input_ids"]
         is_real = batch["attention_mask"] != 0
         eligible = is_real & ~np.isin(ids, self.special_ids)
-        positions, used = self._choose(eligible, is_real.sum(axis=1), indices)
+        starts = batch["word_starts"] if self.whole_words else None
+        positions, used = self._choose(eligible, is_real.sum(axis=1), indices, starts)
         originals = np.take_along_axis(ids, positions, axis=1)
         replacements = self._replace(originals, indices, positions)
         masked = ids.copy()
         rows, slots = np.nonzero(used)
         masked[rows, positions[rows, slots]] = replacements[rows, slots]
         return {
-            **batch,
+            **{name: array for name, array in batch.items() if name != "word_starts"},
             "input_ids": masked,
             "masked_positions": np.where(used, positions, 0).astype(np.int32),
             "masked_ids": np.where(used, originals, 0).astype(np.int32),
@@ -78,18 +83,25 @@ class StaticMasks:
         }
 
     def _choose(
-        self, eligible: NDArray[np.bool_], lengths: NDArray[Any], indices: NDArray[np.int64]
+        self,
+        eligible: NDArray[np.bool_],
+        lengths: NDArray[Any],
+        indices: NDArray[np.int64],
+        starts: NDArray[Any] | None,
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return distinct positions, (rows, P), the used ones first and rising, and which are used."""
         num_rows, length = eligible.shape
         ranks = self._bits(indices, "positions", np.arange(length)[None, :]) >> np.uint64(1)
+        wanted = np.maximum(1, np.rint(lengths * self.mask_probability).astype(np.int64))
+        counts = np.minimum(np.minimum(wanted, self.num_predictions), eligible.sum(axis=1))
+        if starts is not None:
+            eligible = choose_words(eligible, starts, ranks, counts)
+            counts = eligible.sum(axis=1)
         ranks[~eligible] |= np.uint64(1 << 63)
         chosen = np.argsort(ranks, axis=1, kind="stable")[:, : self.num_predictions]
         if chosen.shape[1] < self.num_predictions:  # more slots than places: they stay unused
             padding = np.zeros((num_rows, self.num_predictions - chosen.shape[1]), chosen.dtype)
             chosen = np.concatenate((chosen, padding), axis=1)
-        wanted = np.maximum(1, np.rint(lengths * self.mask_probability).astype(np.int64))
-        counts = np.minimum(np.minimum(wanted, self.num_predictions), eligible.sum(axis=1))
         used = np.arange(self.num_predictions)[None, :] < counts[:, None]
         order = np.argsort(np.where(used, chosen, length), axis=1, kind="stable")
         return np.take_along_axis(chosen, order, axis=1), used

@@ -1,12 +1,14 @@
-"""The encoders there are, by the name a recipe gives them."""
+"""The functions of the encoders, by the name a recipe gives them; ``families.py`` says in which file they
+are."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from importlib import import_module
 
 from jax import Array
 
-from outlast.models import bert, modernbert
-from outlast.models.config import ArchitectureName, EncoderConfig
+from outlast.models.config import EncoderConfig
+from outlast.models.families import FAMILIES
 from outlast.models.params import ParamTable
 
 
@@ -20,23 +22,9 @@ class Architecture:
     predict_tokens: Callable[..., Array]
 
 
-_BERT = Architecture(
-    param_table=bert.param_table,
-    encode=bert.encode,
-    encode_all=bert.encode_all,
-    predict_tokens=bert.predict_tokens,
-)
+def _load(module: str) -> Architecture:
+    functions = import_module(f"{__package__}.{module}")
+    return Architecture(**{field.name: getattr(functions, field.name) for field in fields(Architecture)})
 
-_MODERNBERT = Architecture(
-    param_table=modernbert.param_table,
-    encode=modernbert.encode,
-    encode_all=modernbert.encode_all,
-    predict_tokens=modernbert.predict_tokens,
-)
 
-ARCHITECTURES: dict[ArchitectureName, Architecture] = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "bigbird": _BERT,
-    "modernbert": _MODERNBERT,
-}
+ARCHITECTURES: dict[str, Architecture] = {name: _load(family.module) for name, family in FAMILIES.items()}

@@ -6,6 +6,7 @@ formula of Vaswani et al. (2017), eq. 1, with the softmax in float32.
 Letters: b row, l query position, m key position, h head, k size of a head.
 """
 
+from functools import partial
 from typing import TypeAlias
 
 import jax
@@ -13,8 +14,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Integer
 
+from outlast.models.heads import map_heads
 from outlast.models.layers import dropout
 from outlast.models.randomness import RowKeys
+
+_HEAD_BY_HEAD_FROM = 256
+"""Keys from which on a CPU computes attention head by head; below, the copies cost more than is won."""
 
 AttentionMask: TypeAlias = Integer[Array, "b l"] | Bool[Array, "b l"]
 """1 or True for real tokens."""
@@ -61,10 +66,49 @@ def attend(
         bias: added to the scores, as ``pair_bias`` makes it.
         dropout_keys: for dropout on the probabilities; None for none.
     """
-    scale = jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    scores = jnp.einsum("blhk,bmhk->bhlm", query * scale, key, preferred_element_type=jnp.float32)
-    if bias is not None:
-        scores = scores + bias[:, None]
+    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+
+    def all_heads() -> Float[Array, "b l h k"]:
+        scores = jnp.einsum("blhk,bmhk->bhlm", query, key, preferred_element_type=jnp.float32)
+        # Without the barrier the TPU compiler of jax 0.10.2 (libtpu 0.0.42) fuses the products of the
+        # backward pass into one another until its stack overflows. A CPU or GPU writes the scores anyway.
+        scores = jax.lax.optimization_barrier(scores)
+        if bias is not None:
+            scores = scores + bias[:, None]
+        probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+        probabilities = dropout(probabilities, dropout_keys, dropout_rate)
+        return jnp.einsum("bhlm,bmhk->blhk", probabilities, value)
+
+    if key.shape[1] < _HEAD_BY_HEAD_FROM:
+        return all_heads()
+    b, length, num_heads, _ = query.shape
+    first = jnp.arange(num_heads, dtype=jnp.uint32) * jnp.uint32(length * key.shape[1])
+    return map_heads(
+        partial(_attend_head, dropout_rate=dropout_rate),
+        (query, key, value),
+        of_row=(
+            jnp.zeros((b, 1, 1), jnp.float32) if bias is None else bias,
+            *(() if dropout_keys is None else (dropout_keys,)),
+        ),
+        of_head=(first,),
+        instead={"default": all_heads},
+    )
+
+
+def _attend_head(
+    query: Float[Array, "l k"],
+    key: Float[Array, "m k"],
+    value: Float[Array, "m k"],
+    bias: Float[Array, "q m"],
+    *key_and_first: Array,
+    dropout_rate: float,
+) -> Float[Array, "l k"]:
+    """One head of one row; the queries are scaled. Last come the row's key, if any, and the number of the
+    head's first probability.
+    """
+    scores = jnp.einsum("lk,mk->lm", query, key, preferred_element_type=jnp.float32) + bias
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    probabilities = dropout(probabilities, dropout_keys, dropout_rate)
-    return jnp.einsum("bhlm,bmhk->blhk", probabilities, value)
+    if len(key_and_first) == 2:
+        row_key, first = key_and_first
+        probabilities = dropout(probabilities[None], row_key[None], dropout_rate, first)[0]
+    return jnp.einsum("lm,mk->lk", probabilities, value)

@@ -11,8 +11,7 @@ Letters: b row, l position, d hidden, f intermediate, h head, k size of a head, 
 n layer.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +23,11 @@ from outlast.models.attention import AttentionMask, attend, pair_bias
 from outlast.models.block_sparse import block_sparse_attend, is_sparse, simulated_sparse_attend
 from outlast.models.config import EncoderConfig
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
+from outlast.models.next_sentence import next_sentence_table
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
-from outlast.models.random_blocks import first_block_table, random_block_table
+from outlast.models.random_blocks import Table, first_block_table, none_twice, random_block_table
 from outlast.models.randomness import RowKeys, fold
-
-Remat = Literal["none", "selective", "layer"]
-"""What the backward pass computes again: nothing; all but the products with parameters; whole layers."""
+from outlast.models.remat import Remat, kept, rematerialised
 
 
 class EncoderInputs(NamedTuple):
@@ -44,9 +42,9 @@ class EncoderInputs(NamedTuple):
 
 
 def param_table(config: EncoderConfig) -> ParamTable:
-    """Declare the parameters of an encoder with its masked-LM head."""
-    d, prefix = config.hidden_size, _PREFIXES[config.architecture]
-    names = _HEAD_NAMES[config.architecture]
+    """Declare the parameters of an encoder with its heads: masked-LM, and next-sentence where it has one."""
+    d, prefix = config.hidden_size, _PREFIXES.get(config.architecture, "bert")
+    names = _HEAD_NAMES.get(config.architecture, _BERT_HEAD)
     return {
         "embeddings": {
             "word": _matrix(
@@ -72,6 +70,7 @@ def param_table(config: EncoderConfig) -> ParamTable:
             "norm": _norm((d,), ("head_embed",), names.norm),
             "bias": Param(shape=(config.vocab_size,), logical_axes=("vocab",), init="zeros", hf=names.bias),
         },
+        **next_sentence_table(config),
     }
 
 
@@ -140,11 +139,9 @@ _BERT_HEAD = _HeadNames(
     "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
 )
 _HEAD_NAMES = {
-    "bert": _BERT_HEAD,
-    "bigbird": _BERT_HEAD,
     "roberta": _HeadNames("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
 }
-_PREFIXES = {"bert": "bert", "bigbird": "bert", "roberta": "roberta"}
+_PREFIXES = {"roberta": "roberta"}
 
 
 def _run(
@@ -158,12 +155,14 @@ def _run(
     keep_all: bool,
 ) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"] | None]:
     hidden = _embed(params["embeddings"], inputs, config, dropout_keys, compute_dtype)
-    random_blocks = _random_blocks(config, inputs.input_ids.shape[1], train=dropout_keys is not None)
+    table = _random_blocks(config, inputs.input_ids.shape[1], train=dropout_keys is not None)
+    random_blocks = None if table is None else jnp.asarray(table)
+    distinct = table is not None and none_twice(table)
 
     def layer(hidden: Array, scanned: tuple[Params, Array, Array | None]) -> tuple[Array, Array | None]:
         layer_params, index, layer_blocks = scanned
         keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
-        attention = _Attention(inputs.attention_mask, layer_blocks)
+        attention = _Attention(inputs.attention_mask, layer_blocks, distinct)
         hidden = _layer(layer_params, hidden, attention, config, keys)
         return hidden, hidden if keep_all else None
 
@@ -172,24 +171,18 @@ def _run(
     )
 
 
-def rematerialised(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
-    """Return a layer's function, wrapped as the policy says. For the body of a scan."""
-    if remat == "none":
-        return layer
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "selective" else None
-    return jax.checkpoint(layer, prevent_cse=False, policy=policy)
-
-
 class _Attention(NamedTuple):
     """What a layer's attention depends on beside its input."""
 
     mask: AttentionMask | None
     random_blocks: Int[Array, "h n-2 r"] | None
     """None: full attention."""
+    distinct: bool
+    """No block stands twice in a row of the table."""
 
 
-def _random_blocks(config: EncoderConfig, length: int, *, train: bool) -> Int[Array, "n h blocks r"] | None:
-    """Return the random key blocks of every layer, None where attention is full."""
+def _random_blocks(config: EncoderConfig, length: int, *, train: bool) -> Table | None:
+    """Return the random key blocks of every layer, (n, h, blocks - 2, r); None where attention is full."""
     sparse = config.sparse
     if sparse is None or not is_sparse(
         length, block_size=sparse.block_size, num_random_blocks=sparse.num_random_blocks
@@ -204,7 +197,7 @@ def _random_blocks(config: EncoderConfig, length: int, *, train: bool) -> Int[Ar
     )
     if not train and sparse.evaluation_random_blocks == "first_block":
         table = first_block_table(table)
-    return jnp.asarray(table)
+    return table
 
 
 def _embed(
@@ -248,7 +241,7 @@ def _layer(
         mixed = _mix(
             query, key, value, context, config, None if keys is None else fold(keys, "probabilities")
         )
-        mixed = dense(mixed.reshape(x.shape), attention["output"])
+        mixed = dense(kept(mixed.reshape(x.shape)), attention["output"])
         x = layer_norm(x + drop(mixed, "attention"), attention["norm"], epsilon)
     with jax.named_scope("feed_forward"):
         inner = ACTIVATIONS[config.activation](dense(x, feed_forward["inner"]))
@@ -268,14 +261,19 @@ def _mix(
     if config.sparse is None or context.random_blocks is None:
         bias = pair_bias(context.mask, None)
         return attend(query, key, value, bias=bias, dropout_keys=keys, dropout_rate=config.attention_dropout)
-    sparse_attend = simulated_sparse_attend if config.sparse.simulated else block_sparse_attend
-    return sparse_attend(
+    mask, blocks, block_size = context.mask, context.random_blocks, config.sparse.block_size
+    if config.sparse.simulated:
+        return simulated_sparse_attend(
+            query, key, value, attention_mask=mask, random_blocks=blocks, block_size=block_size
+        )
+    return block_sparse_attend(
         query,
         key,
         value,
-        attention_mask=context.mask,
-        random_blocks=context.random_blocks,
-        block_size=config.sparse.block_size,
+        attention_mask=mask,
+        random_blocks=blocks,
+        block_size=block_size,
+        distinct=context.distinct,
     )
 
 

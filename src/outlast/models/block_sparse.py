@@ -14,6 +14,8 @@ Letters: b row, l query position, m key position, h head, k size of a head, n bl
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,7 @@ from jaxtyping import Bool, Float, Int
 
 from outlast.models.attention import AttentionMask, key_bias
 from outlast.models.heads import map_heads
+from outlast.models.splash import TILE, fits_blocks, is_available, splash_blocks
 
 _GLOBAL_AND_WINDOW = 5
 
@@ -42,24 +45,61 @@ def block_sparse_attend(
     attention_mask: AttentionMask | None,
     random_blocks: Int[Array, "h n-2 r"],
     block_size: int,
+    distinct: bool = False,
 ) -> Float[Array, "b l h k"]:
     """Return the attention of each block of queries to its own few blocks of keys.
 
     A head's keys are gathered into (n - 2, (5 + r) * block_size, k) and contracted block by block. Time and
     memory grow with l. The scores are computed again in the backward pass.
+
+    Args:
+        distinct: no block stands twice in a row of the table, so a TPU may use its kernel.
     """
     b, length, _, size = query.shape
     padding = -length % block_size
     if padding:
         query, key, value = (jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))) for x in (query, key, value))
-    scale = jnp.asarray(size**-0.5, query.dtype)
+    query = query * jnp.asarray(size**-0.5, query.dtype)
+    real = _real_keys(attention_mask, b, length, padding)
+    instead: dict[str, Callable[[], Array]] = {}
+    if distinct and is_available() and fits_blocks((length + padding) // block_size, block_size):
+        instead["tpu"] = partial(attend_on_tpu, query, key, value, real, random_blocks, block_size)
     mixed = map_heads(
-        _attend_head,
-        (query * scale, key, value),
-        of_row=(_real_keys(attention_mask, b, length, padding),),
-        of_head=(_slots(random_blocks),),
+        _attend_head, (query, key, value), of_row=(real,), of_head=(_slots(random_blocks),), instead=instead
     )
     return _without_padding(mixed[:, :length], attention_mask)
+
+
+def attend_on_tpu(
+    query: Float[Array, "b l h k"],
+    key: Float[Array, "b l h k"],
+    value: Float[Array, "b l h k"],
+    real: Bool[Array, "b l"],
+    random_blocks: Int[Array, "h n-2 r"],
+    block_size: int,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "b l h k"]:
+    """Return the same by the splash kernel: of whole blocks and scaled queries, no key block twice in a row.
+
+    The two global blocks of queries see every tile of keys, the others a few. They are computed by the plain
+    formula, so that the kernel's table is as narrow as that of the others.
+    """
+    middle = splash_blocks(
+        query[:, block_size:-block_size],
+        key,
+        value,
+        real=real,
+        seen=_pair_counts(random_blocks)[:, 1:-1] > 0,
+        # First and last; the window of a tile's queries, which is at most three tiles wide; the random ones.
+        widest=_GLOBAL_AND_WINDOW + random_blocks.shape[2] * (TILE // block_size),
+        interpret=interpret,
+    )
+    edges = jnp.concatenate([query[:, :block_size], query[:, -block_size:]], axis=1)
+    scores = jnp.einsum("blhk,bmhk->bhlm", edges, key, preferred_element_type=jnp.float32)
+    probabilities = jax.nn.softmax(scores + key_bias(real)[:, None, None, :], axis=-1).astype(value.dtype)
+    first, last = jnp.split(jnp.einsum("bhlm,bmhk->blhk", probabilities, value), 2, axis=1)
+    return jnp.concatenate([first, middle, last], axis=1)
 
 
 def simulated_sparse_attend(

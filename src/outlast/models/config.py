@@ -13,76 +13,17 @@ from pydantic import Field
 
 from outlast.config import table
 from outlast.errors import ConfigError
+from outlast.models.families import (
+    FAMILIES,
+    ActivationName,
+    ArchitectureName,
+    AttentionName,
+    PositionRule,
+    PresetName,
+)
 
-ArchitectureName = Literal["roberta", "bert", "bigbird", "modernbert"]
-PresetName = Literal["tiny", "small", "base", "large"]
-ActivationName = Literal["gelu", "gelu_new"]
-PositionRule = Literal["index", "after_pad", "rotary"]
-AttentionName = Literal["full", "block_sparse", "simulated_sparse", "alternating"]
 RandomBlocks = Literal["uniform", "transformers"]
 EvaluationRandomBlocks = Literal["same", "first_block"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preset:
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    intermediate_size: int
-
-
-_BERT_PRESETS: dict[PresetName, Preset] = {
-    "tiny": Preset(num_layers=2, hidden_size=128, num_heads=2, intermediate_size=512),
-    "small": Preset(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024),
-    "base": Preset(num_layers=12, hidden_size=768, num_heads=12, intermediate_size=3072),
-    "large": Preset(num_layers=24, hidden_size=1024, num_heads=16, intermediate_size=4096),
-}
-
-PRESETS: dict[ArchitectureName, dict[PresetName, Preset]] = {
-    "bert": _BERT_PRESETS,
-    "roberta": _BERT_PRESETS,
-    "bigbird": _BERT_PRESETS,
-    # base and large: Warner et al. (2024), table 3; the others are ours.
-    "modernbert": {
-        "tiny": Preset(num_layers=4, hidden_size=128, num_heads=2, intermediate_size=192),
-        "small": Preset(num_layers=7, hidden_size=256, num_heads=4, intermediate_size=384),
-        "base": Preset(num_layers=22, hidden_size=768, num_heads=12, intermediate_size=1152),
-        "large": Preset(num_layers=28, hidden_size=1024, num_heads=16, intermediate_size=2624),
-    },
-}
-"""The sizes of every architecture, by the names a recipe gives them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """What distinguishes the architectures before any size is chosen."""
-
-    position_rule: PositionRule
-    type_vocab_size: int
-    layer_norm_epsilon: float
-    activation: ActivationName = "gelu"
-    attention: AttentionName = "full"
-    dropout: float = 0.1
-
-
-FAMILIES: dict[ArchitectureName, Family] = {
-    "roberta": Family(position_rule="after_pad", type_vocab_size=1, layer_norm_epsilon=1e-5),
-    "bert": Family(position_rule="index", type_vocab_size=2, layer_norm_epsilon=1e-12),
-    "bigbird": Family(
-        position_rule="index",
-        type_vocab_size=2,
-        layer_norm_epsilon=1e-12,
-        activation="gelu_new",
-        attention="block_sparse",
-    ),
-    "modernbert": Family(
-        position_rule="rotary",
-        type_vocab_size=1,
-        layer_norm_epsilon=1e-5,
-        attention="alternating",
-        dropout=0.0,
-    ),
-}
 
 
 @table
@@ -95,6 +36,9 @@ class ModelConfig:
     hidden_size: int | None = Field(default=None, ge=1)
     num_heads: int | None = Field(default=None, ge=1)
     intermediate_size: int | None = Field(default=None, ge=1)
+    vocab_size: int | None = Field(default=None, ge=1)
+    """Rows of the embedding. As many as the tokenizer has ids where not given; imported models may have
+    more."""
     max_positions: int = Field(default=512, ge=2)
     """Longest sequence the model can read, special tokens included."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
@@ -184,6 +128,8 @@ class EncoderConfig:
     """BigBird's pattern; None: full attention."""
     alternating: Alternating | None = None
     """ModernBERT's pattern."""
+    next_sentence: bool = False
+    """With pooler and next-sentence head."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
@@ -210,7 +156,12 @@ class EncoderConfig:
 
 
 def resolve_model(
-    config: ModelConfig, *, vocab_size: int, special_ids: Mapping[str, int], sequence_length: int
+    config: ModelConfig,
+    *,
+    vocab_size: int,
+    special_ids: Mapping[str, int],
+    sequence_length: int,
+    next_sentence: bool = False,
 ) -> EncoderConfig:
     """Combine the recipe's table with what the data says.
 
@@ -219,11 +170,13 @@ def resolve_model(
         vocab_size: number of ids of the tokenizer.
         special_ids: the tokenizer manifest's names and ids; ``pad`` is needed.
         sequence_length: tokens per example, special tokens included.
+        next_sentence: whether the objective needs the next-sentence head.
 
     Raises:
         ConfigError: sizes that do not fit together.
     """
-    preset, family = PRESETS[config.architecture][config.preset], FAMILIES[config.architecture]
+    family = FAMILIES[config.architecture]
+    preset = family.presets[config.preset]
     _check_belongs(config)
     if "pad" not in special_ids:
         raise ConfigError(
@@ -232,9 +185,15 @@ def resolve_model(
             expected="pad among them",
             remedy="prepare the data with a tokenizer that has a pad piece",
         )
+    if config.vocab_size is not None and config.vocab_size < vocab_size:
+        raise ConfigError(
+            f"The tokenizer has {vocab_size} ids, the model rows for {config.vocab_size}.",
+            where="[model] vocab_size",
+            remedy="leave it out, or prepare the data with the model's own tokenizer",
+        )
     encoder = EncoderConfig(
         architecture=config.architecture,
-        vocab_size=vocab_size,
+        vocab_size=config.vocab_size or vocab_size,
         num_layers=config.num_layers or preset.num_layers,
         hidden_size=config.hidden_size or preset.hidden_size,
         num_heads=config.num_heads or preset.num_heads,
@@ -250,6 +209,7 @@ def resolve_model(
         activation=config.activation or family.activation,
         sparse=_resolve_sparse(config),
         alternating=_resolve_alternating(config),
+        next_sentence=next_sentence,
     )
     check_encoder(encoder, where="[model]")
     if sequence_length > encoder.max_positions:
@@ -260,13 +220,6 @@ def resolve_model(
         )
     return encoder
 
-
-_ATTENTIONS: dict[ArchitectureName, tuple[AttentionName, ...]] = {
-    "bert": ("full",),
-    "roberta": ("full",),
-    "bigbird": ("block_sparse", "simulated_sparse", "full"),
-    "modernbert": ("alternating",),
-}
 
 _BELONGS: dict[str, ArchitectureName] = {
     "block_size": "bigbird",
@@ -291,16 +244,17 @@ def _check_belongs(config: ModelConfig) -> None:
                 where=f"[model] {key}",
                 remedy=f'leave it out, or set model.architecture to "{owner}"',
             )
-    if config.attention is not None and config.attention not in _ATTENTIONS[config.architecture]:
+    attentions = FAMILIES[config.architecture].attentions
+    if config.attention is not None and config.attention not in attentions:
         raise ConfigError(
             f"attention = {config.attention!r} is not one that {config.architecture} has.",
             where="[model] attention",
-            expected="one of " + ", ".join(_ATTENTIONS[config.architecture]),
+            expected="one of " + ", ".join(attentions),
         )
 
 
 def _resolve_sparse(config: ModelConfig) -> BlockSparse | None:
-    attention = config.attention or FAMILIES[config.architecture].attention
+    attention = config.attention or FAMILIES[config.architecture].attentions[0]
     if attention not in ("block_sparse", "simulated_sparse"):
         return None
     return BlockSparse(
@@ -314,7 +268,7 @@ def _resolve_sparse(config: ModelConfig) -> BlockSparse | None:
 
 
 def _resolve_alternating(config: ModelConfig) -> Alternating | None:
-    if config.architecture != "modernbert":
+    if "alternating" not in FAMILIES[config.architecture].attentions:
         return None
     return Alternating(
         global_every=config.global_every,
@@ -337,6 +291,14 @@ def check_encoder(config: EncoderConfig, *, where: str) -> None:
             f"{config.num_layers} layers with heads of size {config.head_size} make no ModernBERT.",
             where=where,
             expected="at least 2 layers, and hidden_size / num_heads even, for the rotary positions",
+        )
+    if config.next_sentence and not FAMILIES[config.architecture].has_next_sentence:
+        having = [name for name, family in FAMILIES.items() if family.has_next_sentence]
+        raise ConfigError(
+            f"A {config.architecture} model has no next-sentence head.",
+            where="[objective] next_sentence",
+            expected="model.architecture one of " + ", ".join(having),
+            remedy="leave next_sentence out, or change the architecture",
         )
     if not 0 <= config.pad_id < config.vocab_size:
         raise ConfigError(

@@ -6,7 +6,7 @@ how its calls are grouped.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ def map_heads(
     *,
     of_row: tuple[Array, ...] = (),
     of_head: tuple[Array, ...] = (),
+    instead: Mapping[str, Callable[[], Float[Array, "b l h k"]]] | None = None,
 ) -> Float[Array, "b l h k"]:
     """Apply a function to each head of each row. What it computes inside is computed again in the backward
     pass.
@@ -31,6 +32,9 @@ def map_heads(
         projected: queries, keys and values.
         of_row: arrays (b, ...), such as masks: the function gets its row's part.
         of_head: arrays (h, ...): the function gets its head's part.
+        instead: the same for all heads and rows by other means, by platform (``cuda``, ``tpu``); ``default``:
+            on those that are not named. Where nothing is given, a CPU takes the heads in groups, and other
+            devices all at once.
     """
     b, length, num_heads, size = projected[0].shape
     by_head = [jnp.moveaxis(x, 2, 1).reshape(b * num_heads, length, size) for x in projected]
@@ -38,7 +42,10 @@ def map_heads(
     heads = [jnp.tile(x, (b,) + (1,) * (x.ndim - 1)) for x in of_head]
 
     def at_once(*arrays: Array) -> Array:
-        return jax.checkpoint(jax.vmap(function), prevent_cse=False)(*arrays)
+        return jax.vmap(function)(*arrays)
+
+    def by_other_means(whole: Callable[[], Array]) -> Callable[..., Array]:
+        return lambda *arrays: jnp.moveaxis(whole(), 2, 1).reshape(arrays[0].shape)
 
     def in_groups(*arrays: Array) -> Array:
         # XLA runs a batch of small products on one core, and independent operations side by side. So as many
@@ -52,5 +59,9 @@ def map_heads(
         mixed = jax.lax.map(jax.checkpoint(group, prevent_cse=False), grouped)
         return mixed.reshape(arrays[0].shape)
 
-    mixed = jax.lax.platform_dependent(*by_head, *rows, *heads, cpu=in_groups, default=at_once)
+    branches: dict[str, Callable[..., Array]] = {"default": at_once}
+    branches |= {platform: by_other_means(whole) for platform, whole in (instead or {}).items()}
+    # What one branch keeps for the backward pass, the others would set aside in vain: so none keeps anything.
+    branches = {platform: jax.checkpoint(branch, prevent_cse=False) for platform, branch in branches.items()}
+    mixed = jax.lax.platform_dependent(*by_head, *rows, *heads, cpu=in_groups, **branches)
     return jnp.moveaxis(mixed.reshape(b, num_heads, length, size), 1, 2)

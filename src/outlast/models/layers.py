@@ -10,10 +10,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt32
 
 from outlast.models.params import Params
 from outlast.models.randomness import RowKeys, bernoulli
+from outlast.models.remat import kept
 
 
 @jax.custom_vjp
@@ -53,7 +54,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 def dense(x: Float[Array, "*rows i"], params: Params) -> Float[Array, "*rows o"]:
     """Return ``x @ kernel + bias``, in the dtype of x; without a bias where the parameters have none."""
-    product = x @ params["kernel"].astype(x.dtype)
+    product = kept(x @ params["kernel"].astype(x.dtype))
     return product + _last_axis(params["bias"].astype(x.dtype), x.ndim) if "bias" in params else product
 
 
@@ -78,11 +79,16 @@ def embedding(
     return jnp.where((ids == frozen_id)[..., None], jax.lax.stop_gradient(rows), rows)
 
 
-def dropout(x: Float[Array, "b ..."], keys: RowKeys | None, rate: float) -> Float[Array, "b ..."]:
-    """Zero elements with probability ``rate``, scale the others; by the key of each row. No keys: nothing."""
+def dropout(
+    x: Float[Array, "b ..."], keys: RowKeys | None, rate: float, first: UInt32[Array, ""] | None = None
+) -> Float[Array, "b ..."]:
+    """Zero elements with probability ``rate``, scale the others; by the key of each row. No keys: nothing.
+
+    ``first`` is the number of the first element, where x is a part of what is dropped out (``random_bits``).
+    """
     if keys is None or rate == 0:
         return x
-    keep = bernoulli(keys, x.shape[1:], 1 - rate)
+    keep = bernoulli(keys, x.shape[1:], 1 - rate, first)
     return jnp.where(keep, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
 
 

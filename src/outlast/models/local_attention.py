@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from outlast.models.attention import AttentionMask, key_bias
 from outlast.models.heads import map_heads
+from outlast.models.splash import is_available, splash_local
 
 
 def local_attend(
@@ -40,12 +41,17 @@ def local_attend(
     if padding:
         query, key, value = (jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))) for x in (query, key, value))
         segments, real = (jnp.pad(x, ((0, 0), (0, padding))) for x in (segments, real))
-    scale = jnp.asarray(size**-0.5, query.dtype)
+    query = query * jnp.asarray(size**-0.5, query.dtype)
 
     def attend_head(query: Array, key: Array, value: Array, segments: Array, real: Array) -> Array:
         return _attend_head(query, key, value, segments, real, reach)
 
-    return map_heads(attend_head, (query * scale, key, value), of_row=(segments, real))[:, :length]
+    def on_tpu() -> Array:
+        return splash_local(query, key, value, segments=segments, real=real, reach=reach)
+
+    instead = {"tpu": on_tpu} if is_available() else {}
+    mixed = map_heads(attend_head, (query, key, value), of_row=(segments, real), instead=instead)
+    return mixed[:, :length]
 
 
 def _attend_head(

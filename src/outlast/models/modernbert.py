@@ -16,12 +16,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from outlast.models.attention import attend, pair_bias
-from outlast.models.bert import EncoderInputs, Remat, rematerialised
+from outlast.models.bert import EncoderInputs
 from outlast.models.config import Alternating, EncoderConfig
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
 from outlast.models.local_attention import local_attend
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
 from outlast.models.randomness import RowKeys, fold
+from outlast.models.remat import Remat, kept, rematerialised
 
 
 def param_table(config: EncoderConfig) -> ParamTable:
@@ -226,7 +227,7 @@ def _attention(
             dropout_keys=None if keys is None else fold(keys, "probabilities"),
             dropout_rate=config.attention_dropout,
         )
-    mixed = dense(mixed.reshape(x.shape), params["output"])
+    mixed = dense(kept(mixed.reshape(x.shape)), params["output"])
     return dropout(mixed, None if keys is None else fold(keys, "attention"), config.attention_dropout)
 
 

@@ -33,7 +33,7 @@ class Param:
         init: how it starts: truncated normal of standard deviation ``scale`` (cut at two of them), zeros or
             ones.
         hf: its name in Hugging Face's models; ``{layer}`` stands for the layer number of a stacked one.
-        hf_transposed: PyTorch stores the kernel as (out, in).
+        hf_transposed: PyTorch stores the kernel as (out, in), of a convolution (out, in, height, width).
         first_layer: the number of the layer that the first of a stacked one belongs to.
     """
 

@@ -50,6 +50,14 @@ def first_block_table(table: Table) -> Table:
     return np.zeros_like(table)
 
 
+def none_twice(table: Table) -> bool:
+    """Return whether no query block has a key block twice among its global, window and random ones."""
+    num_blocks = table.shape[2] + 2
+    rows = np.arange(1, num_blocks - 1)[None, None, :, None]
+    fixed = (abs(table - rows) <= 1) | (table == 0) | (table == num_blocks - 1)
+    return not fixed.any() and bool((np.diff(np.sort(table, axis=3), axis=3) > 0).all())
+
+
 def _uniform_rows(sparse: BlockSparse, layer: int, head: int, num_blocks: int) -> Table:
     key = derive_key(sparse.random_block_seed, "random blocks", layer, head, num_blocks)
     # Half of the range, so that what is taken stands above everything that may be drawn.

@@ -48,8 +48,13 @@ def fold(keys: RowKeys, purpose: str | int | Array) -> RowKeys:
     return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, purpose)
 
 
-def random_bits(keys: RowKeys, shape: tuple[int, ...]) -> UInt32[Array, "b ..."]:
+def random_bits(
+    keys: RowKeys, shape: tuple[int, ...], first: UInt32[Array, ""] | None = None
+) -> UInt32[Array, "b ..."]:
     """Return 32 uniform bits per element of each row, uint32 of shape (b, *shape).
+
+    Args:
+        first: number of the first element, where a part of a larger array is drawn (its flat index there).
 
     Raises:
         ValueError: a row of 2**32 elements or more, where the counter would repeat.
@@ -60,16 +65,22 @@ def random_bits(keys: RowKeys, shape: tuple[int, ...]) -> UInt32[Array, "b ..."]
     for axis in range(len(shape)):
         place = jax.lax.broadcasted_iota(jnp.uint32, (1, *shape), axis + 1)
         counter = counter * jnp.uint32(shape[axis]) + place if axis else place
+    counter = counter if first is None else counter + first
     words = jax.random.key_data(keys)
     first, second = (words[:, i].reshape((-1,) + (1,) * len(shape)) for i in range(2))
     return _finalise(_finalise(counter ^ first) ^ second)
 
 
-def bernoulli(keys: RowKeys, shape: tuple[int, ...], probability: float) -> Bool[Array, "b ..."]:
-    """Return True with the given probability, bool of shape (b, *shape). Exact to 2**-32."""
+def bernoulli(
+    keys: RowKeys, shape: tuple[int, ...], probability: float, first: UInt32[Array, ""] | None = None
+) -> Bool[Array, "b ..."]:
+    """Return True with the given probability, bool of shape (b, *shape). Exact to 2**-32.
+
+    ``first`` as for ``random_bits``.
+    """
     if probability >= 1:
         return jnp.ones((keys.shape[0], *shape), jnp.bool_)
-    return random_bits(keys, shape) < jnp.uint32(round(probability * 2**32))
+    return random_bits(keys, shape, first) < jnp.uint32(round(probability * 2**32))
 
 
 def _finalise(x: Array) -> Array:

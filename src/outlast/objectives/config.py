@@ -3,7 +3,7 @@
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from outlast.config import table
 
@@ -12,17 +12,23 @@ from outlast.config import table
 class MlmConfig:
     name: Literal["mlm"] = "mlm"
     """Masked language modelling (Devlin et al., 2019, section 3.1)."""
-    mask_probability: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the eligible tokens of an example that are predicted."""
+    mask_probability: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the eligible tokens of an example that are predicted. 0.3 for modernbert, 0.15 for others
+    where not given."""
     mask_share: float = Field(default=0.8, ge=0, le=1)
     """Share of the predicted tokens that the mask piece replaces."""
     random_share: float = Field(default=0.1, ge=0, le=1)
     """Share that a random piece replaces; the rest stays as it is."""
     max_predictions: int | None = Field(default=None, ge=1)
     """Most predictions per example; mask_probability * sequence_length, rounded up, where not given."""
+    whole_words: bool = False
+    """Predict all tokens of a word or none. The data set must tell where words begin: shards.words."""
     separate_documents: bool = False
     """Keep documents that share an example apart: a token attends to its own alone. For modernbert, with
     stream.packing = "blocks"."""
+    next_sentence: bool = False
+    """Also predict whether the second segment of a pair follows the first (Devlin et al., 2019); the loss is
+    the sum of the two means. For bert and bigbird, with stream.packing = "pairs"."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "MlmConfig":
@@ -30,8 +36,25 @@ class MlmConfig:
             raise ValueError("mask_share and random_share are more than 1 together")
         return self
 
+    @property
+    def probability(self) -> float:
+        """``mask_probability``, BERT's where neither the recipe nor its architecture has said."""
+        return 0.15 if self.mask_probability is None else self.mask_probability
+
     def num_predictions(self, sequence_length: int) -> int:
         """Return the fixed number of prediction slots per example."""
         # The subtraction keeps a product that is whole but for float error from being rounded up: 0.07 * 100.
-        derived = math.ceil(self.mask_probability * sequence_length - 1e-9)
+        derived = math.ceil(self.probability * sequence_length - 1e-9)
         return min(self.max_predictions or derived, sequence_length)
+
+
+@table
+class ClassifyConfig:
+    name: Literal["classify"] = "classify"
+    """One label for each image."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of each label that is spread over all classes, in training (Szegedy et al., 2016)."""
+    pixel_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    """Of red, green and blue, from 0 to 1; taken off. The defaults are ImageNet's."""
+    pixel_deviation: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.229, 0.224, 0.225)
+    """The standard deviations that pixels are divided by."""

@@ -21,11 +21,15 @@ from jaxtyping import Float, Int
 from outlast.errors import ConfigError
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.attention import AttentionMask
-from outlast.models.bert import EncoderInputs, Remat
+from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig
 from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys, fold, random_bits
+from outlast.models.remat import Remat
 from outlast.objectives.config import MlmConfig
+from outlast.objectives.loss import LossOutput
+from outlast.objectives.next_sentence import NAME, next_sentence_term, row_weights
+from outlast.objectives.whole_words import choose_words
 
 NEVER_PREDICTED = ("pad", "cls", "sep", "mask", "unk")
 """Special ids that are neither predicted nor drawn as random replacements."""
@@ -40,16 +44,6 @@ class MaskedBatch(NamedTuple):
     weights: Float[Array, "b p"]
 
 
-class LossOutput(NamedTuple):
-    """Sums over the batch, so that microbatches and uneven data add up exactly."""
-
-    loss_sum: Float[Array, ""]
-    weight_sum: Float[Array, ""]
-    metrics: dict[str, Float[Array, ""]]
-    """Further sums, to be divided by ``weight_sum``: ``correct``."""
-    model_state: dict[str, Array]
-
-
 @dataclass(frozen=True, kw_only=True)
 class MlmObjective:
     """Masked language modelling on one encoder. Made by ``make_objective``."""
@@ -61,12 +55,19 @@ class MlmObjective:
     """What stands behind each document; None: documents are not kept apart."""
     excluded_ids: tuple[int, ...]
     """Sorted ids that are neither predicted nor drawn."""
+    vocab_size: int
+    """Ids that may be drawn: those below it."""
     compute_dtype: DTypeLike
     remat: Remat
 
     @property
     def param_table(self) -> ParamTable:
         return ARCHITECTURES[self.model.architecture].param_table(self.model)
+
+    @property
+    def state_table(self) -> ParamTable:
+        """Encoders have no state."""
+        return {}
 
     def loss(
         self,
@@ -86,17 +87,14 @@ class MlmObjective:
                 ``token_type_ids`` optional; ``example_weights`` float (b,) optional, multiplies each row's
                 loss. With ``masked_positions``, ``masked_ids`` int32 and ``masked_weights`` float32 (b, p)
                 tokens are hidden already, and no others are: the positions, what stood there, and how much
-                each prediction counts.
+                each prediction counts. ``next_sentence_label`` int32 (b,) where that is an objective.
+                ``word_starts`` integer (b, l), not 0 where a word begins, where whole words are masked.
             row_keys: one key per row; masks and dropout take different streams of it.
             train: with dropout.
         """
         architecture = ARCHITECTURES[self.model.architecture]
         attention_mask = batch.get("attention_mask")
-        if "masked_positions" in batch:
-            masked = given_masks(batch, self.config)
-        else:
-            with jax.named_scope("mask_tokens"):
-                masked = self.mask(batch["input_ids"], attention_mask, fold(row_keys, "masks"))
+        masked = self._masked(batch, row_keys)
         inputs = EncoderInputs(
             masked.input_ids,
             attention_mask,
@@ -115,15 +113,35 @@ class MlmObjective:
         )
         chosen = jnp.take_along_axis(hidden, masked.positions[:, :, None], axis=1)
         logits = architecture.predict_tokens(params, chosen, config=self.model)
-        weights = masked.weights
-        if "example_weights" in batch:
-            weights = weights * batch["example_weights"].astype(jnp.float32)[:, None]
+        weights = _weights(masked, batch)
         with jax.named_scope("loss"):
             loss_sum, correct = cross_entropy(logits, masked.labels, weights)
-        return LossOutput(loss_sum, jnp.sum(weights), {"correct": correct}, model_state)
+        further = {NAME: next_sentence_term(params, hidden, batch)} if self.config.next_sentence else {}
+        return LossOutput(loss_sum, jnp.sum(weights), {"correct": correct}, model_state, further)
+
+    def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> tuple[Array, ...]:
+        """Return the summed weight of every mean, in the order of ``LossOutput.sums``, without the model.
+
+        A batch that is computed in parts needs them before the first part: each part's share of the gradient
+        is divided by the weight of the whole.
+        """
+        masked = jnp.sum(_weights(self._masked(batch, row_keys), batch))
+        return (masked, jnp.sum(row_weights(batch))) if self.config.next_sentence else (masked,)
+
+    def _masked(self, batch: Mapping[str, Array], row_keys: RowKeys) -> MaskedBatch:
+        """Hide tokens, or take the masks that came with the examples."""
+        if "masked_positions" in batch:
+            return given_masks(batch, self.config)
+        with jax.named_scope("mask_tokens"):
+            keys, starts = fold(row_keys, "masks"), batch.get("word_starts")
+            return self.mask(batch["input_ids"], batch.get("attention_mask"), keys, starts)
 
     def mask(
-        self, input_ids: Int[Array, "b l"], attention_mask: AttentionMask | None, row_keys: RowKeys
+        self,
+        input_ids: Int[Array, "b l"],
+        attention_mask: AttentionMask | None,
+        row_keys: RowKeys,
+        word_starts: Int[Array, "b l"] | None = None,
     ) -> MaskedBatch:
         """Hide tokens of each row as the configuration says."""
         return mask_tokens(
@@ -131,9 +149,10 @@ class MlmObjective:
             attention_mask,
             row_keys,
             config=self.config,
-            vocab_size=self.model.vocab_size,
+            vocab_size=self.vocab_size,
             mask_id=self.mask_id,
             excluded_ids=self.excluded_ids,
+            word_starts=word_starts,
         )
 
 
@@ -142,6 +161,7 @@ def make_objective(
     config: MlmConfig,
     *,
     special_ids: Mapping[str, int],
+    vocab_size: int | None = None,
     compute_dtype: DTypeLike = jnp.float32,
     remat: Remat = "selective",
 ) -> MlmObjective:
@@ -149,6 +169,7 @@ def make_objective(
 
     Args:
         special_ids: names and ids of the tokenizer manifest; ``mask`` and ``pad`` are needed.
+        vocab_size: ids of the tokenizer, where the model has rows beside them; those are never drawn.
 
     Raises:
         ConfigError: a tokenizer without a mask id, or with nothing but special ids; documents that are to be
@@ -173,12 +194,19 @@ def make_objective(
             where="[objective] separate_documents",
             remedy='leave it out, or set model.architecture to "modernbert"',
         )
+    if config.next_sentence and not model.next_sentence:
+        raise ConfigError(
+            "The model was made without a next-sentence head.",
+            where="[objective] next_sentence",
+            remedy="resolve_model(..., next_sentence=True)",
+        )
     return MlmObjective(
         model=model,
         config=config,
         mask_id=special_ids["mask"],
         separator_id=special_ids["sep"] if config.separate_documents else None,
         excluded_ids=tuple(sorted(excluded)),
+        vocab_size=vocab_size or model.vocab_size,
         compute_dtype=compute_dtype,
         remat=remat,
     )
@@ -199,11 +227,13 @@ def mask_tokens(
     vocab_size: int,
     mask_id: int,
     excluded_ids: tuple[int, ...],
+    word_starts: Int[Array, "b l"] | None = None,
 ) -> MaskedBatch:
     """Choose tokens to predict and hide them.
 
     Per row, min(slots, max(1, round(mask_probability * eligible))) of the eligible tokens are drawn
-    uniformly without replacement, none where nothing is eligible. Each is replaced by the mask
+    uniformly without replacement, none where nothing is eligible; where whole words are masked, words of
+    together at most so many tokens (``choose_words``). Each token is replaced by the mask
     (``mask_share``), by an id drawn uniformly from those not excluded (``random_share``), or stays. The
     original BERT code draws the random id from the whole vocabulary, special ids included; here they are
     left out.
@@ -211,12 +241,28 @@ def mask_tokens(
     Args:
         attention_mask: positions with 0 are not eligible; None: all are real.
         excluded_ids: sorted ids that are not eligible and never drawn.
+        word_starts: needed where whole words are masked, else not looked at.
+
+    Raises:
+        ConfigError: whole words are to be masked, and nothing tells where they begin.
     """
     eligible = _not_in(input_ids, excluded_ids)
     if attention_mask is not None:
         eligible = eligible & attention_mask.astype(jnp.bool_)
     num_slots = config.num_predictions(input_ids.shape[1])
-    positions, used = _choose(eligible, row_keys, config.mask_probability, num_slots)
+    counts = _count(eligible, config.probability, num_slots)
+    ranks = (random_bits(fold(row_keys, "positions"), eligible.shape[1:]) >> jnp.uint32(1)).astype(jnp.int32)
+    if not config.whole_words:
+        positions, used = _choose(eligible, ranks, counts, num_slots)
+    elif word_starts is not None:
+        positions, used = choose_words(eligible, word_starts, ranks, counts, num_slots)
+    else:
+        raise ConfigError(
+            "Whole words are to be masked, and the batches do not tell where words begin.",
+            where="objective.whole_words",
+            expected="word_starts in the batch",
+            remedy="pass word_starts=True to the stream",
+        )
     labels = jnp.take_along_axis(input_ids, positions, axis=1)
 
     draws = random_bits(fold(row_keys, "replacement"), (num_slots,))
@@ -240,8 +286,15 @@ def given_masks(batch: Mapping[str, Array], config: MlmConfig) -> MaskedBatch:
     """Return the masks that static examples bring along.
 
     Raises:
-        ConfigError: a recipe that asks for another number of predictions than the examples have.
+        ConfigError: a recipe that asks for another number of predictions than the examples have, or for
+            whole words.
     """
+    if config.whole_words:
+        raise ConfigError(
+            "The data set's examples are masked already: fixed examples cannot be masked anew.",
+            where="objective.whole_words",
+            remedy="leave it out, or prepare the data from text",
+        )
     positions = batch["masked_positions"]
     if config.max_predictions not in (None, positions.shape[1]):
         raise ConfigError(
@@ -267,17 +320,22 @@ def cross_entropy(
     return jnp.sum(losses * weights), jnp.sum(right * weights)
 
 
-def _choose(
-    eligible: Array, row_keys: RowKeys, probability: float, num_slots: int
-) -> tuple[Int[Array, "b p"], Array]:
-    """Return distinct positions, those of the highest random rank first, and which slots are used."""
-    ranks = (random_bits(fold(row_keys, "positions"), eligible.shape[1:]) >> jnp.uint32(1)).astype(jnp.int32)
-    _, positions = jax.lax.top_k(jnp.where(eligible, ranks, jnp.int32(-1)), num_slots)
+def _weights(masked: MaskedBatch, batch: Mapping[str, Array]) -> Float[Array, "b p"]:
+    """Return how much each prediction counts, its row's weight included."""
+    return masked.weights * row_weights(batch)[:, None] if "example_weights" in batch else masked.weights
+
+
+def _count(eligible: Array, probability: float, num_slots: int) -> Int[Array, "b"]:
+    """Return how many tokens of each row are to be predicted."""
     num_eligible = jnp.sum(eligible, axis=1, dtype=jnp.int32)
     wanted = jnp.round(num_eligible.astype(jnp.float32) * probability).astype(jnp.int32)
-    count = jnp.minimum(jnp.minimum(jnp.maximum(wanted, 1), num_slots), num_eligible)
-    used = jax.lax.broadcasted_iota(jnp.int32, (1, num_slots), 1) < count[:, None]
-    return positions, used
+    return jnp.minimum(jnp.minimum(jnp.maximum(wanted, 1), num_slots), num_eligible)
+
+
+def _choose(eligible: Array, ranks: Array, counts: Array, num_slots: int) -> tuple[Int[Array, "b p"], Array]:
+    """Return distinct positions, those of the highest random rank first, and which slots are used."""
+    _, positions = jax.lax.top_k(jnp.where(eligible, ranks, jnp.int32(-1)), num_slots)
+    return positions, jax.lax.broadcasted_iota(jnp.int32, (1, num_slots), 1) < counts[:, None]
 
 
 def _not_in(ids: Array, excluded_ids: tuple[int, ...]) -> Array:

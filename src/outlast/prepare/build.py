@@ -6,8 +6,11 @@ goes on where it stopped, and ends with the same bytes as one that was not (docs
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from outlast.cleaning.config import CleaningConfig
+from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
 from outlast.cleaning.scan import ScanJob
 from outlast.corpus.config import CorpusConfig
@@ -17,16 +20,19 @@ from outlast.logs import format_count, log
 from outlast.prepare.duplicates import ensure_duplicates_found
 from outlast.prepare.finish import finish
 from outlast.prepare.identity import agree_on_build, build_identity, describe_files
+from outlast.prepare.notes import delete_notes, noting_failure, tell_failures
 from outlast.prepare.tasks import Task, others_have_work, share_of
 from outlast.prepare.tokenizer import ensure_tokenizer
+from outlast.prepare.words import WordRule, find_word_rule, name_words, versions_of
 from outlast.shards.build import finished_pieces
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
 from outlast.shards.manifest import MANIFEST_NAME
 from outlast.shards.pair_build import add_pairs
 from outlast.shards.piece import BuildJob
-from outlast.shards.work import work_off
-from outlast.storage import open_store
+from outlast.shards.work import InProcesses, Run, work_off
+from outlast.storage import Store, open_store
 from outlast.tokenizer.config import TokenizerConfig
+from outlast.tokenizer.words import Segmenter
 
 NO_CLEANING = CleaningConfig()
 TOKENIZER_WAIT_SECONDS = 4 * 3600.0
@@ -39,7 +45,9 @@ def prepare_data(
     out: str,
     *,
     cleaning: CleaningConfig = NO_CLEANING,
+    segmenter: Segmenter | None = None,
     task: Task | None = None,
+    ray: str | None = None,
     tokenizer_wait_seconds: float = TOKENIZER_WAIT_SECONDS,
 ) -> str | None:
     """Make tokenizer, token shards and manifest from raw text, or go on with what a killed build has left.
@@ -50,73 +58,123 @@ def prepare_data(
     Args:
         out: folder or URL of the result.
         cleaning: what is done to documents before they are tokenized, by default nothing.
+        segmenter: finds words in the text, instead of ``shards.words``.
         task: build only this share of the pieces; task 0 trains the tokenizer, the others wait for it. Where
             duplicates are dropped, task 0 waits for the scans of the others.
+        ray: build the pieces on the Ray cluster at this address (``on_ray``); not with tasks.
         tokenizer_wait_seconds: how long they wait.
 
     Returns:
         the URL of the manifest; None where other tasks still have pieces to build.
 
     Raises:
-        ConfigError: the cleaning needs a library that is missing; pairs of documents without sentences.
+        ConfigError: a library that is missing; pairs of documents without sentences; no Ray cluster.
         CorpusError: the corpus is missing, empty or cannot be read. What is finished is kept.
         TokenizerError: the tokenizer cannot be trained or loaded.
         ShardError: the folder belongs to another build, or no pairs can be made of its documents.
         StorageError: the result cannot be written.
     """
-    _check_pairs(corpus, shards)
+    _check(corpus, shards, task, ray)
     store = open_store(out)
     files = list_corpus(corpus)
     held_out = list_corpus(corpus, held_out=True) if corpus.validation_path is not None else ()
     num_shards = _choose_num_shards(shards, (*files, *held_out))
-    identity, versions = build_identity(corpus, cleaning, tokenizer, num_shards, files, held_out)
-    versions = agree_on_build(store, identity, versions, cleaning)
+    words = name_words(shards, segmenter)
+    identity, versions = build_identity(corpus, cleaning, tokenizer, num_shards, files, held_out, words)
+    rule, versions = _agree(store, identity, versions, cleaning, shards, segmenter)
     manifest_url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
     if store.exists(MANIFEST_NAME):
         log.info("complete already: %s", manifest_url)
-        _add_pairs(manifest_url, shards)
+        _end(store, manifest_url, shards)
         return manifest_url
-
     pieces = _pieces(files, held_out, num_shards)
-    num_processes = resolve_num_processes(shards)
-    if cleaning.needs_scan:
-        scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
-        ensure_duplicates_found(scan, store, pieces, num_processes, task, tokenizer_wait_seconds)
-    trained = ensure_tokenizer(corpus, cleaning, tokenizer, store, pieces, task, tokenizer_wait_seconds)
-    job = BuildJob(
-        corpus=corpus,
-        out=out,
-        num_shards=num_shards,
-        tokenizer_fingerprint=trained.fingerprint,
-        cleaning=cleaning,
-    )
-    work_off(job, share_of(pieces, finished_pieces(store), task), num_shards, num_processes, "shards")
-
+    scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
+    with _runner(shards, ray) as run, noting_failure(store, task):
+        if cleaning.needs_scan:
+            ensure_duplicates_found(scan, store, pieces, run, task, tokenizer_wait_seconds)
+        trained = ensure_tokenizer(corpus, cleaning, tokenizer, store, pieces, task, tokenizer_wait_seconds)
+        job = BuildJob(
+            corpus=corpus,
+            out=out,
+            num_shards=num_shards,
+            tokenizer_fingerprint=trained.fingerprint,
+            cleaning=cleaning,
+            words=rule,
+        )
+        work_off(job, share_of(pieces, finished_pieces(store), task), num_shards, run, "shards")
     if others_have_work(store, num_shards):
+        tell_failures(store)
         return None
-    provenance = {"corpus": {**identity["corpus"], **describe_files(files, held_out)}, "versions": versions}
-    if task is None:  # with tasks, another one may be writing
-        for leftover in store.list_leftovers():
-            store.delete(leftover)
-        delete_scans(store)
-    finish(corpus, cleaning, store, trained, num_shards, provenance)
-    _add_pairs(manifest_url, shards)
+    finish(corpus, cleaning, store, trained, num_shards, _provenance(identity, versions, files, held_out))
+    _end(store, manifest_url, shards)
     return manifest_url
 
 
-def _check_pairs(corpus: CorpusConfig, shards: ShardsConfig) -> None:
+def _agree(
+    store: Store,
+    identity: dict[str, Any],
+    versions: dict[str, str],
+    cleaning: CleaningConfig,
+    shards: ShardsConfig,
+    segmenter: Segmenter | None,
+) -> tuple[WordRule | None, dict[str, str]]:
+    """Agree on the build; return what finds its words, and the versions that it was begun with.
+
+    A build that is complete needs no libraries any more.
+    """
+    if store.exists(MANIFEST_NAME):
+        return None, agree_on_build(store, identity, versions, {})
+    rule = find_word_rule(shards, segmenter)
+    kept_versions = {**library_versions(cleaning), **versions_of(rule)}
+    return rule, agree_on_build(store, identity, versions, kept_versions)
+
+
+def _provenance(
+    identity: dict[str, Any],
+    versions: dict[str, str],
+    files: Sequence[CorpusFile],
+    held_out: Sequence[CorpusFile],
+) -> dict[str, Any]:
+    described = {**identity["corpus"], **describe_files(files, held_out)}
+    words = {"words": identity["words"]} if "words" in identity else {}
+    return {"corpus": described, **words, "versions": versions}
+
+
+def _check(corpus: CorpusConfig, shards: ShardsConfig, task: Task | None, ray: str | None) -> None:
     if shards.pairs.lengths and corpus.sentences == "none":
         raise ConfigError(
             "Pairs are made of sentences, and the documents are not divided into any.",
             where="shards.pairs",
             remedy="set corpus.sentences",
         )
+    if task is not None and ray is not None:
+        raise ConfigError(
+            "Ray shares out all pieces by itself.",
+            where="--ray",
+            remedy="leave out --task, or leave out --ray",
+        )
 
 
-def _add_pairs(manifest_url: str, shards: ShardsConfig) -> None:
-    """Build the pair tables that are asked for: who finds all shards there builds all of them."""
+def _runner(shards: ShardsConfig, ray: str | None) -> AbstractContextManager[Run]:
+    if ray is None:
+        return nullcontext(InProcesses(resolve_num_processes(shards)))
+    from outlast.prepare.on_ray import on_ray
+
+    return on_ray(ray, shards.num_processes)
+
+
+def _end(store: Store, manifest_url: str, shards: ShardsConfig) -> None:
+    """Build the pair tables that are asked for, all of them, and take away what killed processes left.
+
+    Another task may do the same at this moment: it writes the same bytes, and writes again what is taken away
+    before it is whole.
+    """
     if shards.pairs.lengths:
         add_pairs(manifest_url, shards.pairs, num_processes=resolve_num_processes(shards))
+    for leftover in store.list_leftovers():
+        store.delete(leftover)
+    delete_scans(store)
+    delete_notes(store)
 
 
 def _choose_num_shards(shards: ShardsConfig, files: Sequence[CorpusFile]) -> int:

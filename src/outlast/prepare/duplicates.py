@@ -8,9 +8,10 @@ from outlast.cleaning.scan import ScanJob, scanned_pieces
 from outlast.corpus.plan import PieceJob
 from outlast.errors import CorpusError
 from outlast.logs import log
+from outlast.prepare.notes import FailureWatch
 from outlast.prepare.tasks import Task, share_of, wait_for
 from outlast.shards.processes import list_numbers
-from outlast.shards.work import work_off
+from outlast.shards.work import Run, work_off
 from outlast.storage import Store
 
 
@@ -18,13 +19,13 @@ def ensure_duplicates_found(
     job: ScanJob,
     store: Store,
     pieces: Sequence[PieceJob],
-    num_processes: int,
+    run: Run,
     task: Task | None,
     wait_seconds: float,
 ) -> None:
     """Scan this share of the corpus; task 0 then decides for all of it which documents are dropped."""
     if not store.exists(MERGED_NAME):
-        work_off(job, share_of(pieces, scanned_pieces(store), task), len(pieces), num_processes, "scan")
+        work_off(job, share_of(pieces, scanned_pieces(store), task), len(pieces), run, "scan")
         if task is not None and task[0] > 0:
             return  # what task 0 decides is there once its tokenizer is
         missing = set(range(len(pieces)))
@@ -33,7 +34,9 @@ def ensure_duplicates_found(
             missing.difference_update(scanned_pieces(store))
             return not missing
 
-        if not wait_for(is_scanned, wait_seconds):
+        if not is_scanned():
+            log.info("waiting for the other tasks, which scan %s", list_numbers(sorted(missing)))
+        if not wait_for(is_scanned, wait_seconds, FailureWatch(store, None).check):
             raise CorpusError(
                 f"{len(missing)} of {len(pieces)} pieces are not scanned for duplicates after "
                 f"{wait_seconds:.0f} seconds: {list_numbers(sorted(missing))}.",

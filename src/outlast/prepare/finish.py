@@ -11,6 +11,7 @@ from outlast.cleaning.report import make_report, summarize, write_report
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import CorpusError
 from outlast.logs import format_count, log
+from outlast.prepare.words import warn_of_words
 from outlast.shards.build import make_manifest, read_record
 from outlast.shards.manifest import TokenizerEntry, write_manifest
 from outlast.shards.piece import TOKENIZER_FOLDER
@@ -57,6 +58,7 @@ def finish(
             f"{file} at byte {offset}" for file, offset, _ in manifest.provenance["undecodable"][:5]
         )
         log.warning("%d undecodable bytes were replaced by U+FFFD, first: %s", undecodable, first)
+    warn_of_words(manifest)
     write_manifest(store, manifest)
     for split in manifest.splits:
         counts = manifest.provenance["counts"][split]

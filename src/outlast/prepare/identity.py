@@ -10,13 +10,11 @@ from typing import Any
 
 from outlast import __version__
 from outlast.cleaning.config import CleaningConfig
-from outlast.cleaning.libraries import library_versions
 from outlast.config import to_dict
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.plan import CorpusFile
 from outlast.errors import ShardError
 from outlast.shards.build import agree_on_plan
-from outlast.shards.manifest import MANIFEST_NAME
 from outlast.storage import Store, open_store, split_url
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import TokenizerManifest, read_tokenizer
@@ -29,10 +27,12 @@ def build_identity(
     num_shards: int,
     files: Sequence[CorpusFile],
     held_out: Sequence[CorpusFile],
+    words: str,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what the result depends on, and the versions of what makes it.
 
-    Where the corpus lies is no part of it: a copy on another machine is the same corpus.
+    Where the corpus lies is no part of it: a copy on another machine is the same corpus. ``words`` names what
+    finds words (``prepare.words.name_words``).
     """
     tokenizer_values = to_dict(tokenizer)
     library: str = tokenizer.library
@@ -48,6 +48,7 @@ def build_identity(
         **({"cleaning": to_dict(cleaning)} if cleaning.is_on else {}),
         "tokenizer": {key: value for key, value in tokenizer_values.items() if key != "path"},
         "num_shards": num_shards,
+        **({"words": words} if words != "none" else {}),
         "files": {file.name: _describe_file(file) for file in files},
         "held_out_files": {file.name: _describe_file(file) for file in held_out},
     }
@@ -55,15 +56,15 @@ def build_identity(
 
 
 def agree_on_build(
-    store: Store, identity: dict[str, Any], versions: dict[str, str], cleaning: CleaningConfig
+    store: Store, identity: dict[str, Any], versions: dict[str, str], kept_versions: dict[str, str]
 ) -> dict[str, str]:
     """Agree on the plan; return the versions that the build was begun with.
 
-    An unfinished build is not gone on with by other versions of what cleans its documents.
+    An unfinished build is not gone on with by other ``kept_versions``: those of what cleans its documents and
+    finds their words.
     """
-    cleaning_versions = {} if store.exists(MANIFEST_NAME) else library_versions(cleaning)
-    begun = agree_on_plan(store, identity, versions | cleaning_versions)
-    for name, number in cleaning_versions.items():
+    begun = agree_on_plan(store, identity, versions | kept_versions)
+    for name, number in kept_versions.items():
         if begun.get(name) != number:
             raise ShardError(
                 f"The build was begun with {name} {begun.get(name)}, here is {number}.",

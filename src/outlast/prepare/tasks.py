@@ -14,7 +14,8 @@ from outlast.shards.build import finished_pieces
 from outlast.shards.processes import list_numbers
 from outlast.storage import Store
 
-_POLL_SECONDS = 2.0
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 10.0
 
 Task = tuple[int, int]
 """This share of the pieces, and how many shares there are: 0 of 4 to 3 of 4."""
@@ -51,11 +52,14 @@ def others_have_work(store: Store, num_shards: int) -> bool:
     return bool(unfinished)
 
 
-def wait_for(is_there: Callable[[], bool], wait_seconds: float) -> bool:
-    """Wait until something is there; return whether it is."""
+def wait_for(is_there: Callable[[], bool], wait_seconds: float, check: Callable[[], None]) -> bool:
+    """Wait until something is there; return whether it is. What ``check`` raises ends the waiting."""
     deadline = time.monotonic() + wait_seconds
+    pause = _FIRST_PAUSE_SECONDS
     while not is_there():
         if time.monotonic() > deadline:
             return False
-        time.sleep(min(_POLL_SECONDS, max(deadline - time.monotonic(), 0.0)))
+        check()
+        time.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
     return True

@@ -1,5 +1,6 @@
 """The tokenizer of a build: found in the output folder, trained, copied, or waited for."""
 
+import time
 from collections.abc import Iterator, Sequence
 
 from outlast.cleaning.config import CleaningConfig
@@ -10,10 +11,12 @@ from outlast.corpus.encoding import Tally
 from outlast.corpus.plan import PieceJob
 from outlast.corpus.read import read_documents, split_chooser
 from outlast.errors import TokenizerError
-from outlast.logs import log
+from outlast.logs import ProgressLine, log
 from outlast.prepare.identity import read_existing
+from outlast.prepare.notes import FailureWatch
 from outlast.prepare.tasks import Task, wait_for
 from outlast.shards.piece import TOKENIZER_FOLDER
+from outlast.shards.work import describe_progress
 from outlast.storage import Store
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import (
@@ -38,7 +41,7 @@ def ensure_tokenizer(
     name = f"{TOKENIZER_FOLDER}/{MANIFEST_NAME}"
     if task is not None and task[0] > 0 and not store.exists(name):
         log.info("waiting for task 0/%d, which makes the tokenizer", task[1])
-        if not wait_for(lambda: store.exists(name), wait_seconds):
+        if not wait_for(lambda: store.exists(name), wait_seconds, FailureWatch(store, 0).check):
             raise TokenizerError(
                 f"There is no tokenizer after {wait_seconds:.0f} seconds.",
                 where=f"{store.url}/{name}",
@@ -52,13 +55,33 @@ def ensure_tokenizer(
         return manifest
 
     def documents() -> Iterator[str]:
-        # Held-out text must not shape the vocabulary either.
-        choose = split_chooser(corpus)
-        stage = DocumentCleaning(cleaning, store)
-        for piece in pieces:
-            read = read_documents(corpus, piece.extents, Tally())
-            for text in stage.clean(read, piece.piece, "corpus", CleaningTally()):
-                if choose(text) == "train":
-                    yield text
+        return _training_documents(corpus, cleaning, store, pieces)
 
     return train_tokenizer(config, documents, store, TOKENIZER_FOLDER, report=log.info)
+
+
+def _training_documents(
+    corpus: CorpusConfig, cleaning: CleaningConfig, store: Store, pieces: Sequence[PieceJob]
+) -> Iterator[str]:
+    """Yield the documents to train on: held-out text must not shape the vocabulary either."""
+    choose = split_chooser(corpus)
+    stage = DocumentCleaning(cleaning, store)
+    sizes = [sum(extent.size_bytes for extent in piece.extents) for piece in pieces]
+    began = time.monotonic()
+    num_documents = num_bytes = done = 0
+    with ProgressLine("text for the tokenizer", sum(sizes)) as line:
+        for piece, size in zip(pieces, sizes, strict=True):
+            tally = Tally()
+            read = read_documents(corpus, piece.extents, tally)
+            for text in stage.clean(read, piece.piece, "corpus", CleaningTally()):
+                if choose(text.encode()) == "train":
+                    yield text
+                if line.is_due():
+                    counts = num_documents + tally.documents, num_bytes + tally.text_bytes, 0
+                    note = describe_progress(counts, time.monotonic() - began)
+                    line.update(done + min(tally.text_bytes, size), note)
+            num_documents, num_bytes, done = (
+                num_documents + tally.documents,
+                num_bytes + tally.text_bytes,
+                done + size,
+            )

@@ -5,7 +5,7 @@ and the checkpoints, a run is evaluated and exported from any folder.
 """
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
@@ -13,7 +13,8 @@ from outlast import __version__
 from outlast.checkpoint.restore import Restored, restore_newest
 from outlast.config import to_dict
 from outlast.errors import ObjectNotFound, RunError, ShardError
-from outlast.run.parts import Parts
+from outlast.run.images import ImageParts, describe_images
+from outlast.run.parts import Parts, RunParts
 from outlast.shards.manifest import Manifest
 from outlast.storage import Store, split_url
 from outlast.tokenizer.manifest import read_tokenizer, write_tokenizer
@@ -25,18 +26,7 @@ PARAMS_PREFIX = "params/"
 
 def read_recipe_tables(store: Store) -> dict[str, Any]:
     """Return the recipe of a run as tables of plain values. Raises RunError where there is no sound one."""
-    try:
-        return dict(json.loads(store.read(RUN_NAME))["recipe"])
-    except ObjectNotFound:
-        raise RunError(
-            "There is no run.", where=store.url, remedy="check the path, or train it first"
-        ) from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunError(
-            f"The run's description is damaged: {error!r}",
-            where=f"{store.url}/{RUN_NAME}",
-            remedy="run the line that trains it again: it writes the description anew",
-        ) from None
+    return dict(read_description(store)["recipe"])
 
 
 def restore_run(store: Store, *, prefix: str = "") -> Restored:
@@ -56,14 +46,46 @@ def params_of(restored: Restored) -> dict[str, NDArray[Any]]:
     }
 
 
-def keep_description(store: Store, parts: Parts) -> None:
+def read_description(store: Store) -> dict[str, Any]:
+    """Return all that the run directory says of its run. Raises RunError where that is not sound."""
+    try:
+        description = json.loads(store.read(RUN_NAME))
+        dict(description["recipe"])
+        return cast(dict[str, Any], description)
+    except ObjectNotFound:
+        raise RunError(
+            "There is no run.", where=store.url, remedy="check the path, or train it first"
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(
+            f"The run's description is damaged: {error!r}",
+            where=f"{store.url}/{RUN_NAME}",
+            remedy="run the line that trains it again: it writes the description anew",
+        ) from None
+
+
+def keep_description(store: Store, parts: RunParts) -> None:
     """Write the recipe and the tokenizer into the run directory. Only the owner of the run comes here."""
+    if isinstance(parts, ImageParts):
+        described = describe_images(parts)
+    else:
+        assert isinstance(parts, Parts)
+        described = {"recipe": _describe_text(parts)}
+        _copy_tokenizer(parts.stream.manifest, parts.stream.store, store)
+    description = {"outlast": __version__, **described, "identity": parts.identity}
+    store.replace(RUN_NAME, [(json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode()])
+
+
+def _describe_text(parts: Parts) -> dict[str, Any]:
     recipe = to_dict(parts.recipe)
     # Whole, so that the run can be evaluated from any folder.
-    recipe["stream"]["manifest"] = f"{parts.stream.store.url}/{split_url(recipe['stream']['manifest'])[1]}"
-    description = {"outlast": __version__, "recipe": recipe, "identity": parts.identity}
-    store.replace(RUN_NAME, [(json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode()])
-    _copy_tokenizer(parts.stream.manifest, parts.stream.store, store)
+    urls = [f"{source.store.url}/{split_url(source.url)[1]}" for source in parts.stream.sources]
+    if parts.recipe.stream.sources:
+        for fields, url in zip(recipe["stream"]["sources"], urls, strict=True):
+            fields["manifest"] = url
+    else:
+        recipe["stream"]["manifest"] = urls[0]
+    return recipe
 
 
 def _copy_tokenizer(manifest: Manifest, data: Store, run: Store) -> None:

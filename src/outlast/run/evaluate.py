@@ -6,17 +6,21 @@ In: the URL of a run directory. Out: the evaluation of its newest checkpoint, or
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
+
 from outlast.checkpoint.restore import Restored, list_keys
 from outlast.config import apply_overrides
 from outlast.errors import ConfigError, ShardError
-from outlast.recipe import make_recipe
+from outlast.recipe import make_run_recipe
+from outlast.run.assemble import assemble_run
 from outlast.run.directory import RUN_NAME, read_recipe_tables, restore_run
-from outlast.run.parts import Parts, assemble, held_out_stream
-from outlast.run.train import restored_state
+from outlast.run.held_out import open_held_out
+from outlast.run.parts import Parts, RunParts
 from outlast.storage import open_store
 from outlast.training.compilation_cache import use_compilation_cache
-from outlast.training.evaluate import evaluate
+from outlast.training.evaluate_sources import evaluate_sources
 from outlast.training.follow import follow
+from outlast.training.state import TrainState, restore_tree
 from outlast.training.step import make_evaluation_step
 
 
@@ -31,7 +35,7 @@ def follow_run(
 ) -> Iterator[dict[str, Any]]:
     """Evaluate each new checkpoint of a run until its last step, or until none came for so many seconds."""
     store = open_store(run_dir)
-    opened: list[tuple[Parts, Callable[[Restored], dict[str, Any]]]] = []
+    opened: list[tuple[RunParts, Callable[[Restored], dict[str, Any]]]] = []
 
     def evaluate_newest() -> dict[str, Any]:
         parts, restored = _open_run(run_dir, overrides)
@@ -46,33 +50,42 @@ def follow_run(
     )
 
 
-def _evaluator(parts: Parts) -> Callable[[Restored], dict[str, Any]]:
+def _evaluator(parts: RunParts) -> Callable[[Restored], dict[str, Any]]:
     """Return the function that evaluates a checkpoint, compiled at its first call."""
     use_compilation_cache(parts.recipe.training.compilation_cache_dir)
     evaluation_step = make_evaluation_step(parts.objective, seed=parts.recipe.training.seed)
-    batches = held_out_stream(parts)
-    if batches is None:
+    held_out = open_held_out(parts)
+    if held_out is None:
         raise ShardError(
             "The data set has no held-out split.", remedy="prepare it with corpus.validation_fraction > 0"
         )
-    limit = parts.recipe.training.evaluation_examples
 
     def evaluate_checkpoint(restored: Restored) -> dict[str, Any]:
-        state = restored_state(parts, restored)
-        result = evaluate(evaluation_step, state, batches.evaluation_batches(limit))
+        state = _without_optimizer(parts, restored)
+        step = restored.commit.step
+        result = evaluate_sources(evaluation_step, state, held_out.sources(step))
         assert result is not None
-        return {"step": restored.commit.step, **result}
+        return {"step": step, **result}
 
     return evaluate_checkpoint
 
 
-def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[Parts, Restored]:
+def _without_optimizer(parts: RunParts, restored: Restored) -> TrainState:
+    """Return what an evaluation reads of a checkpoint; an imported one holds no more."""
+    whole = jax.eval_shape(parts.initial_state)
+    arrays = {name: value for name, value in restored.arrays.items() if not name.startswith("opt_state/")}
+    return restore_tree(arrays, whole._replace(opt_state=()))
+
+
+def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[RunParts, Restored]:
     """Return the parts of the run in a directory, and its newest checkpoint."""
     store = open_store(run_dir)
-    parts = assemble(
-        make_recipe(apply_overrides(read_recipe_tables(store), overrides), where=f"{run_dir}/{RUN_NAME}")
+    parts = assemble_run(
+        make_run_recipe(apply_overrides(read_recipe_tables(store), overrides), where=f"{run_dir}/{RUN_NAME}")
     )
     restored = restore_run(store)
+    if not isinstance(parts, Parts):
+        return parts, restored
     made_with = restored.commit.identity["data"]["tokenizer"]
     if made_with != parts.stream.manifest.tokenizer.fingerprint:
         raise ConfigError(

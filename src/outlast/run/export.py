@@ -7,7 +7,15 @@ from pathlib import Path
 
 from outlast import __version__
 from outlast.models.config import EncoderConfig
-from outlast.run.directory import PARAMS_PREFIX, TOKENIZER_FOLDER, params_of, read_recipe_tables, restore_run
+from outlast.run.directory import (
+    PARAMS_PREFIX,
+    RUN_NAME,
+    TOKENIZER_FOLDER,
+    params_of,
+    read_description,
+    restore_run,
+)
+from outlast.run.images import export_images
 from outlast.storage import open_store
 from outlast.training.evaluations import read_evaluations
 
@@ -22,11 +30,10 @@ def export_run(run_dir: str, out: Path) -> Path:
     from outlast.tokenizer.encode import load_tokenizer
 
     store = open_store(run_dir)
-    read_recipe_tables(store)
-    restored = restore_run(store, prefix=PARAMS_PREFIX)
+    description = read_description(store)
+    is_of_images = description["recipe"].get("stream", {}).get("packing") == "images"
+    restored = restore_run(store, prefix="" if is_of_images else PARAMS_PREFIX)
     identity = restored.commit.identity
-    encoder = EncoderConfig.from_dict(identity["model"])
-    tokenizer = load_tokenizer(store, TOKENIZER_FOLDER)
     evaluations = read_evaluations(store)
     provenance = {
         "outlast": __version__,
@@ -34,6 +41,11 @@ def export_run(run_dir: str, out: Path) -> Path:
         "identity": identity,
         "evaluation": evaluations.get(restored.commit.step),
     }
+    if is_of_images:
+        where = f"{store.url}/{RUN_NAME}"
+        return export_images(restored, description, out, where=where, provenance=provenance)
+    encoder = EncoderConfig.from_dict(identity["model"])
+    tokenizer = load_tokenizer(store, TOKENIZER_FOLDER)
     return export_model(
         params_of(restored),
         encoder,

@@ -1,64 +1,91 @@
 """What a recipe and its data come to, before any array is made: ``Parts``.
 
-In: a ``Recipe`` whose data set is there. Out: the stream, the encoder, the objective, the optimizer and the
+In: a ``Recipe`` whose data set is there. Out: the streams, the encoder, the objective, the optimizer and the
 run's identity. Invariant: a pure reading; nothing is written, and no array is made.
 """
 
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 import optax
 
 from outlast.config import to_dict
 from outlast.models.config import EncoderConfig, resolve_model
+from outlast.objectives.loss import Objective
 from outlast.objectives.mlm import MlmObjective, make_objective
-from outlast.recipe import Recipe
+from outlast.recipe import ImageRecipe, Recipe
+from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from outlast.training.identity import Identity
 from outlast.training.optimizer import Schedule, decays, make_optimizer, make_schedule
+from outlast.training.phase_plan import Phase, plan_phases, source_shares
+from outlast.training.phases import Phases, identity_of_phases
+from outlast.training.state import TrainState, initial_state
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What a recipe and its data come to, before any array is made."""
+class RunParts:
+    """What a recipe of any kind and its data come to, before any array is made."""
 
-    recipe: Recipe
-    stream: TokenStream
-    encoder: EncoderConfig
-    objective: MlmObjective
+    recipe: Recipe | ImageRecipe
+    phases: Phases[Any]
+    objective: Objective
     schedule: Schedule
     optimizer: optax.GradientTransformation
     identity: Identity
 
+    def initial_state(self) -> TrainState:
+        """Return the state of step 0, a pure function of the seed."""
+        seed, objective = self.recipe.training.seed, self.objective
+        return initial_state(objective.param_table, self.optimizer, seed, objective.state_table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts(RunParts):
+    """The parts of a run on text."""
+
+    recipe: Recipe
+    phases: Phases[TokenStream]
+    encoder: EncoderConfig
+    objective: MlmObjective
+
+    @property
+    def stream(self) -> TokenStream:
+        """The stream of the first phase; its data sets are those of all phases."""
+        return self.phases.streams[0]
+
 
 def assemble(recipe: Recipe) -> Parts:
     """Check a recipe against its data and make the parts of the run. Raises ConfigError, ShardError."""
-    stream = TokenStream(recipe.stream, seed=recipe.training.seed)
-    tokenizer = stream.manifest.tokenizer
+    phases = _open_phases(recipe)
+    tokenizer = phases.streams[0].manifest.tokenizer
     encoder = resolve_model(
         recipe.model,
         vocab_size=tokenizer.vocab_size,
         special_ids=tokenizer.special_ids,
-        sequence_length=recipe.stream.sequence_length,
+        sequence_length=max(phase.sequence_length for phase in phases.plan),
+        next_sentence=recipe.objective.next_sentence,
     )
     objective = make_objective(
         encoder,
         recipe.objective,
         special_ids=tokenizer.special_ids,
+        vocab_size=tokenizer.vocab_size,
         compute_dtype=jnp.dtype(recipe.training.compute_dtype),
         remat=recipe.training.remat,
     )
     schedule = make_schedule(recipe.optimizer, recipe.training.total_steps)
     return Parts(
         recipe=recipe,
-        stream=stream,
+        phases=phases,
         encoder=encoder,
         objective=objective,
         schedule=schedule,
         optimizer=make_optimizer(recipe.optimizer, schedule, decays(objective.param_table)),
         identity={
             "seed": recipe.training.seed,
-            "data": {**stream.identity, "tokenizer": tokenizer.fingerprint},
+            **_data_identity(phases, recipe),
             "model": asdict(encoder),
             "objective": to_dict(recipe.objective),
             "optimizer": to_dict(recipe.optimizer),
@@ -67,10 +94,34 @@ def assemble(recipe: Recipe) -> Parts:
     )
 
 
-def held_out_stream(parts: Parts) -> TokenStream | None:
-    """Return the stream of the held-out split, None where the data set has none."""
-    if "validation" not in parts.stream.manifest.splits:
-        return None
-    # Evaluation reads in manifest order: lanes belong to training, and a small split may not fill them.
-    config = replace(parts.recipe.stream, num_lanes=1, window_examples=None)
-    return TokenStream(config, seed=parts.recipe.training.seed, split="validation")
+def _open_phases(recipe: Recipe) -> Phases[TokenStream]:
+    plan = plan_phases(recipe.training, recipe.stream)
+    shares = source_shares(recipe.stream, plan)
+    return Phases(
+        plan,
+        [
+            TokenStream(
+                config_of_phase(recipe, phase),
+                seed=recipe.training.seed,
+                word_starts=recipe.objective.whole_words,
+                shares=shares or None,
+            )
+            for phase in plan
+        ],
+    )
+
+
+def config_of_phase(recipe: Recipe, phase: Phase) -> StreamConfig:
+    """Return the ``[stream]`` table as a phase has it."""
+    return replace(
+        recipe.stream, sequence_length=phase.sequence_length, global_batch_size=phase.global_batch_size
+    )
+
+
+def _data_identity(phases: Phases[TokenStream], recipe: Recipe) -> Identity:
+    """Return what a resume may not change of the data; of a run without phases in one table."""
+    found = identity_of_phases(phases.plan, phases.streams)
+    if not recipe.training.phases:
+        found = {"data": phases.streams[0].identity}
+    found["data"]["tokenizer"] = phases.streams[0].manifest.tokenizer.fingerprint
+    return found

@@ -5,36 +5,43 @@ all there is to know of the run: its recipe, its tokenizer, attempts, checkpoint
 """
 
 from contextlib import ExitStack
+from functools import partial
 
 import jax
 
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.restore import Restored, restore_newest
 from outlast.checkpoint.save import CheckpointWriter
-from outlast.errors import ConfigError
 from outlast.logs import ProgressLine, format_count, log
 from outlast.models.params import count
-from outlast.recipe import Recipe
-from outlast.run.directory import PARAMS_PREFIX, keep_description, params_of
-from outlast.run.parts import Parts, assemble, held_out_stream
+from outlast.recipe import ImageRecipe, Recipe
+from outlast.run.assemble import assemble_run
+from outlast.run.directory import keep_description
+from outlast.run.held_out import open_held_out
+from outlast.run.initialize import initialized_from
+from outlast.run.parts import RunParts
 from outlast.storage import Store, open_store
 from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.identity import arithmetic, check_identity, describe_promise
 from outlast.training.loop import train
 from outlast.training.metrics import MetricsFile, StepMeter
+from outlast.training.phase_plan import phase_behind
 from outlast.training.preemption import Notice
 from outlast.training.saves import Saves
-from outlast.training.state import TrainState, initial_state, restore_state, restore_tree
+from outlast.training.state import TrainState, restore_state
 from outlast.training.step import make_evaluation_step, make_train_step
 
 
-def train_run(recipe: Recipe, run_dir: str, *, initialize_from: str | None = None) -> TrainState:
+def train_run(
+    recipe: Recipe | ImageRecipe, run_dir: str, *, initialize_from: str | None = None
+) -> TrainState:
     """Train, or go on training, until the recipe's last step.
 
     Args:
         run_dir: folder or URL. Where it holds a run, that run goes on.
-        initialize_from: run directory whose newest parameters a new run starts from. Ignored on a resume.
+        initialize_from: run directory, or import, whose newest parameters a new run starts from. Ignored on a
+            resume.
 
     Raises:
         Preempted, Interrupted: a signal came; everything is saved.
@@ -44,7 +51,7 @@ def train_run(recipe: Recipe, run_dir: str, *, initialize_from: str | None = Non
     use_compilation_cache(recipe.training.compilation_cache_dir)
     with ExitStack() as stack:
         notice = stack.enter_context(Notice())
-        parts = assemble(recipe)
+        parts = assemble_run(recipe)
         store = open_store(run_dir)
         attempt = claim_attempt(store, config=recipe.checkpoint, report=log.info)
         stack.callback(attempt.close)
@@ -60,7 +67,7 @@ def train_run(recipe: Recipe, run_dir: str, *, initialize_from: str | None = Non
 
 
 def _start(
-    parts: Parts, restored: Restored | None, *, run_dir: str, initialize_from: str | None
+    parts: RunParts, restored: Restored | None, *, run_dir: str, initialize_from: str | None
 ) -> TrainState:
     recipe = parts.recipe
     if restored is not None:
@@ -69,9 +76,9 @@ def _start(
         log.info("resuming from step %d of %d", restored.commit.step, recipe.training.total_steps)
         log.info("%s", describe_promise(former, now))
         return restored_state(parts, restored)
-    state = initial_state(parts.objective.param_table, parts.optimizer, recipe.training.seed)
+    state = parts.initial_state()
     if initialize_from is not None:
-        state = _with_params_of(state, initialize_from, parts)
+        state = initialized_from(initialize_from, state, parts)
     log.info(
         "new run of %d steps, %s parameters",
         recipe.training.total_steps,
@@ -81,14 +88,14 @@ def _start(
 
 
 def _train(
-    parts: Parts,
+    parts: RunParts,
     store: Store,
     attempt: Attempt,
     state: TrainState,
     notice: Notice,
     stack: ExitStack,
 ) -> TrainState:
-    recipe, stream = parts.recipe, parts.stream
+    recipe, phases = parts.recipe, parts.phases
     start_step = int(state.step)
     writer = CheckpointWriter(
         store,
@@ -99,36 +106,34 @@ def _train(
         report=log.info,
     )
     stack.callback(writer.close)
-    held_out = held_out_stream(parts)
+    held_out = open_held_out(parts)
     evaluations = RunEvaluations(
         store,
         total_steps=recipe.training.total_steps,
         interval_steps=recipe.training.evaluation_interval_steps,
         evaluation_step=make_evaluation_step(parts.objective, seed=recipe.training.seed),
-        batches=None
-        if held_out is None
-        else lambda: held_out.evaluation_batches(recipe.training.evaluation_examples),
+        held_out=held_out.sources if held_out else None,
+        phase_of=partial(phase_behind, phases.plan),
         stop=lambda: bool(notice),
         keep=writer.rank,
     )
     writer.rank(evaluations.ranking)
     metrics = MetricsFile(store, attempt.number)
     stack.callback(metrics.close)
-    progress = stack.enter_context(ProgressLine("training", recipe.training.total_steps, start=start_step))
-    batch_examples = recipe.stream.global_batch_size
+    tokens = [phases.place_of(step).tokens for step in (start_step, recipe.training.total_steps)]
+    progress = stack.enter_context(ProgressLine("training", tokens[1], start=tokens[0]))
     meter = StepMeter(
         metrics,
         progress,
         start_step=start_step,
-        batch_examples=batch_examples,
-        batch_tokens=batch_examples * recipe.stream.sequence_length,
-        epoch_of=stream.order.epoch_of,
+        place_of=phases.place_of,
         interval_steps=recipe.training.log_interval_steps,
+        unit="images" if isinstance(recipe, ImageRecipe) else "tokens",
     )
     return train(
         state,
         total_steps=recipe.training.total_steps,
-        batches_from=stream.batches_from,
+        batches_from=phases.batches_from,
         train_step=make_train_step(
             parts.objective,
             parts.optimizer,
@@ -143,22 +148,6 @@ def _train(
     )
 
 
-def restored_state(parts: Parts, restored: Restored) -> TrainState:
+def restored_state(parts: RunParts, restored: Restored) -> TrainState:
     """Return a checkpoint as the state of a run. Raises CheckpointError where it does not fit."""
-    template = jax.eval_shape(
-        lambda: initial_state(parts.objective.param_table, parts.optimizer, parts.recipe.training.seed)
-    )
-    return restore_state(restored.arrays, template)
-
-
-def _with_params_of(state: TrainState, run_dir: str, parts: Parts) -> TrainState:
-    """Return the state with the parameters of another run's newest checkpoint."""
-    restored = restore_newest(open_store(run_dir), prefix=PARAMS_PREFIX)
-    if restored is None:
-        raise ConfigError("There is no checkpoint to start from.", where=f"--initialize-from {run_dir}")
-    params = restore_tree(params_of(restored), state.params)
-    former, now = restored.commit.identity["data"]["tokenizer"], parts.identity["data"]["tokenizer"]
-    if former != now:
-        log.warning("its pieces are those of the tokenizer %s, the data's those of %s", former, now)
-    log.info("starting from the parameters of step %d of %s", restored.commit.step, run_dir)
-    return state._replace(params=params)
+    return restore_state(restored.arrays, jax.eval_shape(parts.initial_state))

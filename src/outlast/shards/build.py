@@ -9,7 +9,7 @@ bytes (docs/design/building_shards.md).
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import pydantic
 
@@ -92,9 +92,19 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
     return cast(dict[str, str], agreed)
 
 
-def write_record(store: Store, record: PieceRecord) -> None:
+class Record(Protocol):
+    """A dataclass that says what became of a piece."""
+
+    @property
+    def piece(self) -> int: ...
+
+
+R = TypeVar("R")
+
+
+def write_record(store: Store, record: Record) -> None:
     """Mark a piece as finished. Only after its shards are in place."""
-    document = {"format": _RECORD_FORMAT, "version": _VERSION, **asdict(record)}
+    document = {"format": _RECORD_FORMAT, "version": _VERSION, **asdict(cast(Any, record))}
     store.replace(_record_name(record.piece), [_json(document)])
 
 
@@ -106,11 +116,16 @@ def finished_pieces(store: Store) -> set[int]:
 
 def read_record(store: Store, piece: int) -> PieceRecord:
     """Read the record of a finished piece. Raises ShardError where it is damaged."""
+    return read_record_as(PieceRecord, store, piece)
+
+
+def read_record_as(cls: type[R], store: Store, piece: int) -> R:
+    """Read the record of a finished piece as a dataclass. Raises ShardError where it is damaged."""
     name = _record_name(piece)
     where = f"{store.url}/{name}"
     fields = _parse(store.read(name), _RECORD_FORMAT, where)
     try:
-        return pydantic.TypeAdapter(PieceRecord).validate_python(
+        return pydantic.TypeAdapter(cls).validate_python(
             {key: value for key, value in fields.items() if key not in ("format", "version")}
         )
     except pydantic.ValidationError as error:

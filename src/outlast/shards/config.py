@@ -6,7 +6,7 @@ identity; the number of processes is not.
 
 import math
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pydantic
 
@@ -40,6 +40,10 @@ class ShardsConfig:
     shared."""
     num_processes: int | None = pydantic.Field(default=None, ge=1)
     """Processes that build shards side by side. Default: one for each core."""
+    words: Literal["none", "pieces", "mecab"] | None = None
+    """Whether the shards tell where words begin, for objective.whole_words: "pieces", as the vocabulary marks
+    them ("##", "▁", a space); "mecab", Japanese words. Default: pieces where objective.whole_words is true,
+    else none."""
     pairs: PairsConfig = PairsConfig()
 
 

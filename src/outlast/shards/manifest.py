@@ -7,14 +7,24 @@ written last, so where there is a manifest there is a whole data set.
 import hashlib
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import pydantic
 
 from outlast.errors import ObjectNotFound, ShardError
+from outlast.shards.token_format import word_bytes
 from outlast.storage import Store, open_store, split_url
+
+
+class _HasFingerprint(Protocol):
+    @property
+    def fingerprint(self) -> str: ...
+
+
+T = TypeVar("T", bound=_HasFingerprint)
 
 FORMAT = "outlast-manifest"
 VERSION = 1
@@ -56,12 +66,13 @@ class FileEntry:
 @dataclass(frozen=True, kw_only=True)
 class ShardEntry(FileEntry):
     """One token shard. ``num_sentences`` is None where the documents are
-    not divided into sentences.
+    not divided into sentences, ``num_words`` where words are not known.
     """
 
     num_tokens: Annotated[int, pydantic.Field(ge=0)]
     num_documents: Annotated[int, pydantic.Field(ge=0)]
     num_sentences: Annotated[int, pydantic.Field(ge=0)] | None = None
+    num_words: Annotated[int, pydantic.Field(ge=0)] | None = None
     num_examples: Annotated[int, pydantic.Field(ge=0)] | None = None
     """Rows of an example shard; None in a token shard."""
 
@@ -90,7 +101,7 @@ class PairSet:
     @property
     def fingerprint(self) -> str:
         """The identity of the tables: sha256 over everything."""
-        return _digest(asdict(self))
+        return digest(asdict(self))
 
     @property
     def num_examples(self) -> int:
@@ -138,8 +149,8 @@ class Manifest:
         """The identity of the data: sha256 over everything but the provenance and the pairs, which may be
         added later.
         """
-        plain = _to_plain(self).items()
-        return _digest({key: value for key, value in plain if key not in ("provenance", "pairs")})
+        plain = to_plain(self).items()
+        return digest({key: value for key, value in plain if key not in ("provenance", "pairs")})
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -158,6 +169,11 @@ class Manifest:
         """Whether the shards know where the sentences of their documents begin."""
         return any(shard.num_sentences is not None for shards in self.splits.values() for shard in shards)
 
+    @property
+    def has_words(self) -> bool:
+        """Whether the shards know where the words of their documents begin."""
+        return any(shard.num_words is not None for shards in self.splits.values() for shard in shards)
+
     def pair_set(self, sequence_length: int) -> PairSet:
         """Return the pairs for a sequence length. Raises ShardError naming the lengths there are."""
         for pair_set in self.pairs or ():
@@ -174,7 +190,7 @@ class Manifest:
         return sum(shard.num_tokens for shard in self.shards(split))
 
 
-def _to_plain(manifest: Manifest) -> dict[str, Any]:
+def to_plain(manifest: Any) -> dict[str, Any]:
     """Return the manifest as plain values. What is None is left out, so that a key which a data set does not
     need leaves its fingerprint as it was before the key existed.
     """
@@ -183,20 +199,22 @@ def _to_plain(manifest: Manifest) -> dict[str, Any]:
     )
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """Return the sha256 of plain values, as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def write_manifest(store: Store, manifest: Manifest) -> None:
     """Write the manifest as ``manifest.json``. Only after every shard it names is there."""
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "fingerprint": manifest.fingerprint,
-        **_to_plain(manifest),
-    }
+    fields = to_plain(manifest)
     if manifest.pairs:
-        document["pairs_fingerprint"] = _digest(document["pairs"])
+        fields["pairs_fingerprint"] = digest(fields["pairs"])
+    write_document(store, manifest.fingerprint, fields)
+
+
+def write_document(store: Store, fingerprint: str, fields: Mapping[str, Any]) -> None:
+    """Write the fields of a manifest as ``manifest.json``, behind what every manifest begins with."""
+    document = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, **fields}
     store.replace(MANIFEST_NAME, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
 
 
@@ -206,21 +224,26 @@ def read_manifest(url: str) -> tuple[Manifest, Store]:
     Raises:
         ShardError: no such manifest, not a manifest, or one whose fingerprint does not match its content.
     """
+    text, store = read_manifest_bytes(url)
+    return parse_manifest(text, where=url), store
+
+
+def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
+    """Return a manifest's bytes, of whatever kind, and the store that it lies in. Raises ShardError."""
     folder, name = split_url(url)
     store = open_store(folder)
     try:
-        text = store.read(name)
+        return store.read(name), store
     except ObjectNotFound:
         raise ShardError(
             "There is no manifest.",
             where=url,
             remedy="run `outlast prepare RUN.toml --out DIR` and name DIR/manifest.json",
         ) from None
-    return parse_manifest(text, where=url), store
 
 
-def parse_manifest(text: bytes, *, where: str) -> Manifest:
-    """Parse and check a manifest's bytes. Raises ShardError."""
+def parse_document(text: bytes, *, where: str) -> dict[str, Any]:
+    """Return the plain values of a manifest of whatever kind. Raises ShardError."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -233,27 +256,51 @@ def parse_manifest(text: bytes, *, where: str) -> Manifest:
             where=where,
             expected=f"version {VERSION}",
         )
-    outer = ("format", "version", "fingerprint", "pairs_fingerprint")
-    fields = {key: value for key, value in document.items() if key not in outer}
+    return cast(dict[str, Any], document)
+
+
+def build_manifest(cls: type[T], fields: Mapping[str, Any], *, where: str) -> tuple[T, str]:
+    """Make a manifest of plain values; return it with its fingerprint. Raises ShardError naming the first key
+    that is wrong.
+    """
     try:
-        manifest = pydantic.TypeAdapter(Manifest).validate_python(fields)
-        fingerprint = manifest.fingerprint
+        manifest = pydantic.TypeAdapter(cls).validate_python(fields)
+        return manifest, manifest.fingerprint
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise ShardError(f"The manifest's {key:.200} is wrong: {first['msg']}", where=where) from None
     except RecursionError:
         raise ShardError("The manifest is nested too deeply.", where=where, remedy=_REMEDY) from None
-    problem = _find_problem(manifest)
+
+
+def check_manifest(problem: str | None, has_right_fingerprint: bool, *, where: str) -> None:
+    """Raise ShardError where a manifest says what cannot be, or has another fingerprint than it says."""
     if problem:
         raise ShardError(f"The manifest is wrong: {problem}.", where=where, remedy=_REMEDY)
-    pairs_fingerprint = _digest(_to_plain(manifest)["pairs"]) if manifest.pairs else None
-    if (fingerprint, pairs_fingerprint) != (document.get("fingerprint"), document.get("pairs_fingerprint")):
+    if not has_right_fingerprint:
         raise ShardError(
-            "The manifest's fingerprint does not match its content.",
-            where=where,
-            remedy=_REMEDY,
+            "The manifest's fingerprint does not match its content.", where=where, remedy=_REMEDY
         )
+
+
+def parse_manifest(text: bytes, *, where: str) -> Manifest:
+    """Parse and check a manifest's bytes. Raises ShardError."""
+    document = parse_document(text, where=where)
+    if "kind" in document:
+        raise ShardError(
+            f"The data set holds {document['kind']!r:.50}, not text.",
+            where=where,
+            remedy="name the manifest of a data set that `outlast prepare` made",
+        )
+    outer = ("format", "version", "fingerprint", "pairs_fingerprint")
+    fields = {key: value for key, value in document.items() if key not in outer}
+    manifest, fingerprint = build_manifest(Manifest, fields, where=where)
+    problem = _find_problem(manifest)
+    pairs_fingerprint = digest(to_plain(manifest)["pairs"]) if manifest.pairs else None
+    found = (fingerprint, pairs_fingerprint)
+    expected = (document.get("fingerprint"), document.get("pairs_fingerprint"))
+    check_manifest(problem, found == expected, where=where)
     return manifest
 
 
@@ -271,8 +318,13 @@ def _find_problem(manifest: Manifest) -> str | None:
     entries = list(itertools.chain.from_iterable(manifest.splits.values()))
     if len({entry.num_sentences is None for entry in entries}) > 1:
         return "some shards have num_sentences, others have not"
+    if len({entry.num_words is None for entry in entries}) > 1:
+        return "some shards have num_words, others have not"
     for entry in entries:
         size = entry.num_tokens * manifest.dtype.itemsize + 8 * entry.num_documents
+        size += 0 if entry.num_words is None else word_bytes(entry.num_tokens)
+        if (entry.num_words or 0) > entry.num_tokens:
+            return f"{entry.name} has {entry.num_words} words in {entry.num_tokens} tokens"
         if size + 4 * (entry.num_sentences or 0) > entry.size_bytes:
             return f"{entry.name} cannot hold {entry.num_tokens} tokens in {entry.size_bytes} bytes"
     return _find_problem_of_pairs(manifest)

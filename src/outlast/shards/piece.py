@@ -7,6 +7,7 @@ the piece as finished. Memory is bounded: documents stream to the tokenizer in b
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.documents import DocumentCleaning
@@ -22,6 +23,7 @@ from outlast.shards.encode import encode_documents
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import open_store
 from outlast.tokenizer.encode import load_tokenizer
+from outlast.tokenizer.words import Segmenter, make_word_marker
 
 TOKENIZER_FOLDER = "tokenizer"
 _BATCH_CHARACTERS = 2**19
@@ -37,17 +39,26 @@ class BuildJob:
     num_shards: int
     tokenizer_fingerprint: str
     cleaning: CleaningConfig
+    words: Literal["pieces"] | Segmenter | None = None
+    """What finds words; None: the shards do not tell them."""
 
     def open(self) -> "PieceBuilder":
         """Return what builds pieces."""
         return PieceBuilder(self)
 
 
+class _Document(NamedTuple):
+    split: str
+    text: str
+    num_bytes: int
+    """In UTF-8."""
+
+
 class PieceBuilder:
     """Builds pieces, one after another, with one tokenizer.
 
     Raises:
-        TokenizerError: no tokenizer in the output folder, or a damaged one.
+        TokenizerError: no tokenizer in the output folder, or a damaged one, or one that marks no words.
         ShardError: it is not the tokenizer that the build began with.
     """
 
@@ -56,6 +67,7 @@ class PieceBuilder:
         self.store = open_store(job.out)
         self.split = sentence_splitter(job.corpus.sentences)
         self.tokenizer = load_tokenizer(self.store, TOKENIZER_FOLDER)
+        self.words = None if job.words is None else make_word_marker(self.tokenizer, job.words)
         self.cleaning = DocumentCleaning(job.cleaning, self.store)
         found = self.tokenizer.manifest.fingerprint
         if found != job.tokenizer_fingerprint:
@@ -76,11 +88,11 @@ class PieceBuilder:
         cleaned = CleaningTally()
         splits = _Splits(self)
         with splits.files:
-            batch: list[tuple[str, str]] = []
+            batch: list[_Document] = []
             num_characters = 0
-            for split, document in self._documents(piece, tally, cleaned):
-                batch.append((split, document))
-                num_characters += len(document)
+            for document in self._documents(piece, tally, cleaned):
+                batch.append(document)
+                num_characters += len(document.text)
                 if num_characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
                     splits.add(batch, count)
                     batch, num_characters = [], 0
@@ -101,14 +113,15 @@ class PieceBuilder:
         write_record(self.store, record)
         return record
 
-    def _documents(self, piece: PieceJob, tally: Tally, cleaned: CleaningTally) -> Iterator[tuple[str, str]]:
+    def _documents(self, piece: PieceJob, tally: Tally, cleaned: CleaningTally) -> Iterator[_Document]:
         choose = split_chooser(self.job.corpus)
         documents = read_documents(self.job.corpus, piece.extents, tally)
         for document in self.cleaning.clean(documents, piece.piece, "corpus", cleaned):
-            yield choose(document), document
+            content = document.encode()
+            yield _Document(choose(content), document, len(content))
         documents = read_documents(self.job.corpus, piece.held_out, tally)
         for document in self.cleaning.clean(documents, piece.piece, "held_out", cleaned):
-            yield "validation", document
+            yield _Document("validation", document, len(document.encode()))
 
 
 class _Splits:
@@ -121,17 +134,17 @@ class _Splits:
         self.num_without_tokens = 0
         self._builder = builder
 
-    def add(self, batch: list[tuple[str, str]], count: Count) -> None:
+    def add(self, batch: list[_Document], count: Count) -> None:
         before = self._totals()
         builder = self._builder
-        encoded = encode_documents(builder.tokenizer, [document for _, document in batch], builder.split)
-        for (split, document), (ids, sentence_lengths) in zip(batch, encoded, strict=True):
+        texts = [document.text for document in batch]
+        encoded = encode_documents(builder.tokenizer, texts, builder.split, builder.words)
+        for (split, _, num_bytes), (ids, sentence_lengths, word_starts) in zip(batch, encoded, strict=True):
             if not len(ids):
                 self.num_without_tokens += 1
                 continue
-            num_bytes = len(document.encode())
             self.text_bytes[split] = self.text_bytes.get(split, 0) + num_bytes
-            self._writer(split).add(ids, sentence_lengths)
+            self._writer(split).add(ids, sentence_lengths, word_starts)
         documents, text_bytes, tokens = (now - then for now, then in zip(self._totals(), before, strict=True))
         count(documents, text_bytes, tokens)
 
@@ -151,6 +164,7 @@ class _Splits:
                 separator_id=manifest.special_ids["sep"],
                 tokenizer_fingerprint=manifest.fingerprint,
                 has_sentences=self._builder.split is not None,
+                has_words=self._builder.words is not None,
                 spool_folder=self._builder.store.local_path("."),
             )
             self.writers[split] = self.files.enter_context(writer)

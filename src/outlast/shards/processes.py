@@ -73,6 +73,11 @@ class Progress:
         documents, text_bytes, tokens = self.shared[_NUM_COUNTERS * index : _NUM_COUNTERS * (index + 1)]
         return documents, text_bytes, tokens
 
+    def add(self, index: int, *increases: int) -> None:
+        """Add to the documents, text bytes and tokens of a piece."""
+        for number, increase in enumerate(increases):
+            self.shared[_NUM_COUNTERS * index + number] += increase
+
 
 def build_pieces(
     job: Job[P],
@@ -101,7 +106,7 @@ def build_pieces(
         builder = job.open()
         for index, piece in enumerate(pieces):
             count = _counting(progress.shared, index, lambda: on_tick(progress))
-            settle(index, _try_to_build(builder, piece, count))
+            settle(index, try_to_build(builder, piece, count))
     else:
         _share_out(job, pieces, num_processes, progress, lambda: on_tick(progress), settle)
     return failures
@@ -215,7 +220,7 @@ def _work(job: Job[Any], connection: Connection, shared: Any) -> None:
         except OutlastError as error:
             connection.send(error)
             continue
-        connection.send(_try_to_build(builder, piece, _counting(shared, index)))
+        connection.send(try_to_build(builder, piece, _counting(shared, index)))
 
 
 def _counting(shared: Any, index: int, on_tick: Callable[[], None] | None = None) -> Count:
@@ -235,7 +240,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _try_to_build(builder: Builder[P], piece: P, count: Count) -> OutlastError | None:
+def try_to_build(builder: Builder[P], piece: P, count: Count) -> OutlastError | None:
     """Build a piece. Whatever goes wrong, the other pieces go on."""
     try:
         builder.build(piece, count)

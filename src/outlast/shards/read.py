@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from outlast.errors import ShardError
 from outlast.shards.manifest import ShardEntry
 from outlast.shards.token_format import SHARD_REMEDY, ShardHeader, parse_header
+from outlast.shards.word_bits import count_ones
 
 Buffer = bytes | memoryview | mmap.mmap
 
@@ -29,12 +30,16 @@ class TokenShard:
         document_offsets: int64 of shape (num_documents + 1,), from 0 to num_tokens. Read-only.
         sentence_offsets: uint32 of shape (num_sentences + 1,), from 0 to num_tokens, every document's offset
             among them. Read-only. None where the documents are not divided into sentences.
+        word_starts: uint8 of shape (ceil(num_tokens / 8),): bit k % 8 of byte k // 8, counted from the
+            lowest, is 1 where token k begins a word; a separator is a word to itself. Read-only. None where
+            words are not known.
     """
 
     header: ShardHeader
     tokens: NDArray[Any]
     document_offsets: NDArray[np.int64]
     sentence_offsets: NDArray[np.uint32] | None = None
+    word_starts: NDArray[np.uint8] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -47,6 +52,10 @@ class TokenShard:
     @property
     def num_sentences(self) -> int | None:
         return None if self.sentence_offsets is None else len(self.sentence_offsets) - 1
+
+    def count_words(self) -> int | None:
+        """Return the number of words, separators not counted. Reads all of ``word_starts``."""
+        return None if self.word_starts is None else count_ones(self.word_starts) - self.num_documents
 
     def document(self, index: int) -> NDArray[Any]:
         """Return the tokens of a document without its separator: uint16 or uint32, (num_tokens,)."""
@@ -102,7 +111,12 @@ def map_file(path: Path) -> mmap.mmap:
 
 
 def open_tokens(path: Path, entry: ShardEntry, *, tokenizer_fingerprint: str) -> NDArray[Any]:
-    """Map a local shard and return its tokens, uint16 or uint32 of shape (num_tokens,).
+    """Map a local shard and return its tokens, uint16 or uint32 of shape (num_tokens,). As ``open_entry``."""
+    return open_entry(path, entry, tokenizer_fingerprint=tokenizer_fingerprint).tokens
+
+
+def open_entry(path: Path, entry: ShardEntry, *, tokenizer_fingerprint: str) -> TokenShard:
+    """Map a local shard that a manifest describes.
 
     Args:
         entry, tokenizer_fingerprint: what the manifest says of the shard.
@@ -120,7 +134,7 @@ def open_tokens(path: Path, entry: ShardEntry, *, tokenizer_fingerprint: str) ->
             expected=f"{tokenizer_fingerprint} by the manifest",
             remedy=SHARD_REMEDY,
         )
-    return shard.tokens
+    return shard
 
 
 def read_shard_bytes(content: Buffer, *, where: str) -> TokenShard:
@@ -130,8 +144,10 @@ def read_shard_bytes(content: Buffer, *, where: str) -> TokenShard:
 
 def check_entry(shard: TokenShard, entry: ShardEntry, *, where: str) -> None:
     """Check a shard's counts against the manifest. Raises ShardError."""
-    found = _counts(shard.num_tokens, shard.num_documents, shard.num_sentences)
-    expected = _counts(entry.num_tokens, entry.num_documents, entry.num_sentences)
+    has_words = shard.word_starts is not None
+    found = _counts(shard.num_tokens, shard.num_documents, shard.num_sentences, has_words)
+    has_words = entry.num_words is not None
+    expected = _counts(entry.num_tokens, entry.num_documents, entry.num_sentences, has_words)
     if found != expected:
         raise ShardError(
             f"The shard holds {found}.",
@@ -141,9 +157,10 @@ def check_entry(shard: TokenShard, entry: ShardEntry, *, where: str) -> None:
         )
 
 
-def _counts(num_tokens: int, num_documents: int, num_sentences: int | None) -> str:
+def _counts(num_tokens: int, num_documents: int, num_sentences: int | None, has_words: bool) -> str:
     sentences = "" if num_sentences is None else f" with {num_sentences} sentences"
-    return f"{num_tokens} tokens in {num_documents} documents{sentences}"
+    words = ", their words marked" if has_words else ""
+    return f"{num_tokens} tokens in {num_documents} documents{sentences}{words}"
 
 
 def _read(content: Buffer, where: str) -> TokenShard:
@@ -159,7 +176,15 @@ def _read(content: Buffer, where: str) -> TokenShard:
             remedy=SHARD_REMEDY,
         )
     sentences = _read_sentences(content, header, offsets, where)
-    return TokenShard(header=header, tokens=tokens, document_offsets=offsets, sentence_offsets=sentences)
+    span = header.word_starts
+    words = None if span is None else np.frombuffer(content, np.uint8, span.shape[0], span.begin)
+    return TokenShard(
+        header=header,
+        tokens=tokens,
+        document_offsets=offsets,
+        sentence_offsets=sentences,
+        word_starts=words,
+    )
 
 
 def _read_sentences(

@@ -19,7 +19,8 @@ def summarize(description: Mapping[str, Any]) -> dict[str, str]:
             f"{format_count(split[what])} {what}, "
             + (f"{format_count(split['sentences'])} sentences, " if split["sentences"] is not None else "")
             + f"{format_count(split['tokens'])} tokens "
-            f"in {split['shards']} shards of {_format_size(split['size_bytes'])}"
+            + _words(split)
+            + f"in {split['shards']} shards of {_format_size(split['size_bytes'])}"
             + (f", {ratio:.2f} bytes of text per token" if ratio else "")
         )
     for pairs in description["pairs"]:
@@ -42,6 +43,8 @@ def summarize(description: Mapping[str, Any]) -> dict[str, str]:
     lines["left out"] = ", ".join(
         f"{count} documents {reason.replace('_', ' ')}" for reason, count in skipped.items() if count
     )
+    if "words" in provenance:
+        lines["words"] = f"by {provenance['words']}"
     if "cleaning" in provenance:
         lines["cleaning"] = _cleaning(provenance["cleaning"])
     lines["undecodable"] = f"{provenance.get('undecodable_bytes', 0)} bytes"
@@ -49,6 +52,13 @@ def summarize(description: Mapping[str, Any]) -> dict[str, str]:
         f"{name} {number}" for name, number in provenance.get("versions", {}).items()
     )
     return {name: line for name, line in lines.items() if line}
+
+
+def _words(split: Mapping[str, Any]) -> str:
+    if not split["words"]:
+        return ""
+    pieces = split["tokens"] - split["documents"]  # each has a separator
+    return f"of {format_count(split['words'])} words ({pieces / split['words']:.2f} pieces each) "
 
 
 def _cleaning(counts: Mapping[str, Any]) -> str:

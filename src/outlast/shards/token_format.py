@@ -18,6 +18,7 @@ VERSION = "1"
 TOKENS = "tokens"
 DOCUMENT_OFFSETS = "document_offsets"
 SENTENCE_OFFSETS = "sentence_offsets"
+WORD_STARTS = "word_starts"
 MAX_TOKENS_WITH_SENTENCES = 2**32 - 1
 """Offsets of sentences are uint32."""
 _TOKEN_DTYPES = {"U16": np.dtype("<u2"), "U32": np.dtype("<u4")}
@@ -30,12 +31,13 @@ _KIND = FileKind(FORMAT, VERSION, "shard", SHARD_REMEDY)
 @dataclass(frozen=True, kw_only=True)
 class ShardHeader:
     """A checked header. The arrays lie within the file and overlap nothing; ``sentence_offsets`` is None
-    where the documents are not divided into sentences.
+    where the documents are not divided into sentences, ``word_starts`` where words are not known.
     """
 
     tokens: ArraySpan
     document_offsets: ArraySpan
     sentence_offsets: ArraySpan | None
+    word_starts: ArraySpan | None
     tokenizer_fingerprint: str
     separator_id: int
     vocab_size: int
@@ -62,11 +64,17 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return _TOKEN_DTYPES["U16"] if vocab_size <= 2**16 else _TOKEN_DTYPES["U32"]
 
 
+def word_bytes(num_tokens: int) -> int:
+    """Return the size of ``word_starts``: a bit for each token, whole bytes."""
+    return -(-num_tokens // 8)
+
+
 def make_header(
     *,
     num_tokens: int,
     num_documents: int,
     num_sentences: int | None = None,
+    has_words: bool = False,
     vocab_size: int,
     separator_id: int,
     tokenizer_fingerprint: str,
@@ -74,8 +82,8 @@ def make_header(
     """Return the head of a shard file: length, JSON and the spaces that align ``tokens`` to 64 bytes.
 
     The arrays follow in the order ``sentence_offsets`` (unless num_sentences is None), ``document_offsets``,
-    ``tokens``: with tokens at a multiple of 64 bytes, each of the others then lies at a multiple of its own
-    numbers' size.
+    ``tokens``, ``word_starts`` (if has_words): with tokens at a multiple of 64 bytes, each of the others then
+    lies at a multiple of its own numbers' size.
     """
     dtype = token_dtype(vocab_size)
     name = next(key for key, value in _TOKEN_DTYPES.items() if value == dtype)
@@ -83,6 +91,7 @@ def make_header(
         [] if num_sentences is None else [(SENTENCE_OFFSETS, "U32", num_sentences + 1)]
     )
     arrays += [(DOCUMENT_OFFSETS, "I64", num_documents + 1), (TOKENS, name, num_tokens)]
+    arrays += [(WORD_STARTS, "U8", word_bytes(num_tokens))] if has_words else []
     metadata = {
         "tokenizer_fingerprint": tokenizer_fingerprint,
         "separator_id": str(separator_id),
@@ -113,6 +122,7 @@ def parse_header(head: bytes | memoryview, *, file_size: int, where: str) -> Sha
         tokens=tokens,
         document_offsets=offsets,
         sentence_offsets=_sentence_offsets(spans, where),
+        word_starts=_word_starts(spans, tokens.shape[0], where),
         tokenizer_fingerprint=str(metadata.get("tokenizer_fingerprint", "")),
         separator_id=_number(metadata, "separator_id", where),
         vocab_size=_number(metadata, "vocab_size", where),
@@ -137,6 +147,17 @@ def _sentence_offsets(spans: dict[str, ArraySpan], where: str) -> ArraySpan | No
     if span is not None and (span.dtype != "U32" or len(span.shape) != 1 or span.shape[0] < 1):
         raise ShardError(
             "The shard's array `sentence_offsets` is no flat array of uint32.",
+            where=where,
+            remedy=SHARD_REMEDY,
+        )
+    return span
+
+
+def _word_starts(spans: dict[str, ArraySpan], num_tokens: int, where: str) -> ArraySpan | None:
+    span = spans.get(WORD_STARTS)
+    if span is not None and (span.dtype, span.shape) != ("U8", (word_bytes(num_tokens),)):
+        raise ShardError(
+            "The shard's array `word_starts` is no flat array of uint8 with a bit for each token.",
             where=where,
             remedy=SHARD_REMEDY,
         )

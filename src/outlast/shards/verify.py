@@ -24,6 +24,7 @@ from outlast.shards.manifest import (
 )
 from outlast.shards.pair_table import TableIdentity, identity_of, read_pair_table
 from outlast.shards.read import Buffer, TokenShard, check_entry, map_file, read_shard_bytes
+from outlast.shards.word_bits import bits_at
 from outlast.storage import Store, open_store
 
 _BLOCK_TOKENS = 2**22
@@ -33,8 +34,8 @@ def verify_manifest(url: str) -> list[str]:
     """Check every byte of every shard that a manifest names; return the problems, one line each.
 
     Checked are size and sha256, header and offsets, dtype, counts and tokenizer against the manifest, that
-    every token lies in the vocabulary, that a separator ends each document, and that pairs lie in their
-    shards; of static examples, every value.
+    every token lies in the vocabulary, that a separator ends each document, that documents and sentences
+    begin with a word, and that pairs lie in their shards; of static examples, every value.
 
     Raises:
         ShardError: the manifest itself is missing or damaged.
@@ -66,7 +67,7 @@ def _verify_table(
     def check(content: Buffer) -> None:
         read_pair_table(content, table, identity=identity, shard_tokens=shard_tokens, where=table.name)
 
-    return _verify_file(folder, table, check)
+    return verify_file(folder, table, check)
 
 
 def describe_manifest(url: str) -> dict[str, Any]:
@@ -80,6 +81,7 @@ def describe_manifest(url: str) -> dict[str, Any]:
             "shards": len(entries),
             "documents": sum(entry.num_documents for entry in entries),
             "sentences": sum(e.num_sentences or 0 for e in entries) if manifest.has_sentences else None,
+            "words": sum(e.num_words or 0 for e in entries) if manifest.has_words else None,
             **({} if manifest.examples is None else {"examples": sum(e.num_examples or 0 for e in entries)}),
             "tokens": num_tokens,
             "size_bytes": sum(entry.size_bytes for entry in entries),
@@ -135,7 +137,7 @@ def _text_bytes(manifest: Manifest, split: str) -> int | None:
 def _verify_shard(store: Store, manifest: Manifest, entry: ShardEntry) -> list[str]:
     examples = manifest.examples
     if examples is not None:
-        return _verify_file(store, entry, lambda content: _check_examples(manifest, examples, entry, content))
+        return verify_file(store, entry, lambda content: _check_examples(manifest, examples, entry, content))
     found: list[TokenShard] = []
 
     def check(content: Buffer) -> None:
@@ -143,11 +145,15 @@ def _verify_shard(store: Store, manifest: Manifest, entry: ShardEntry) -> list[s
         check_entry(shard, entry, where=entry.name)
         found.append(shard)
 
-    problems = _verify_file(store, entry, check)
-    return problems + [problem for shard in found for problem in _verify_content(shard, manifest)]
+    problems = verify_file(store, entry, check)
+    return problems + [
+        problem
+        for shard in found
+        for problem in (*_verify_content(shard, manifest), *_verify_words(shard, entry))
+    ]
 
 
-def _verify_file(store: Store, entry: FileEntry, check: Callable[[Buffer], None]) -> list[str]:
+def verify_file(store: Store, entry: FileEntry, check: Callable[[Buffer], None]) -> list[str]:
     """Return what is wrong with a file: its size, its bytes, or what ``check`` raises about its content."""
     path = store.local_path(entry.name)
     problems: list[str] = []
@@ -209,4 +215,26 @@ def _verify_content(shard: TokenShard, manifest: Manifest) -> list[str]:
     wrong = np.flatnonzero(ends != tokenizer.special_ids["sep"])
     if len(wrong):
         problems.append(f"document {wrong[0]} does not end with the separator {tokenizer.special_ids['sep']}")
+    return problems
+
+
+def _verify_words(shard: TokenShard, entry: ShardEntry) -> list[str]:
+    bits = shard.word_starts
+    if bits is None:
+        return []
+    problems: list[str] = []
+    offsets = shard.document_offsets
+    for what, places in (
+        ("the separator at token", offsets[1:] - 1),
+        ("the document at token", offsets[:-1]),
+        ("the sentence at token", () if shard.sentence_offsets is None else shard.sentence_offsets[:-1]),
+    ):
+        places = np.asarray(places, np.int64)
+        wrong = np.flatnonzero(~bits_at(bits, places))
+        problems += [f"{what} {places[wrong[0]]} begins no word"] if len(wrong) else []
+    if bits[-1] >> (shard.num_tokens - 1) % 8 + 1:
+        problems.append("has word starts behind its last token")
+    num_words = shard.count_words()
+    if num_words != entry.num_words:
+        problems.append(f"has {num_words} words, the manifest says {entry.num_words}")
     return problems

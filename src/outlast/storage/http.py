@@ -6,8 +6,10 @@ obstore cannot be told so.
 """
 
 import http.client
+import io
 import socket
 import ssl
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 from outlast.errors import ConfigError, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage.addresses import resolve
+from outlast.storage.spool import spool_failed
 from outlast.storage.store import Chunks, ObjectInfo, Store
 
 T = TypeVar("T")
@@ -70,6 +73,33 @@ class HttpStore(Store):
         if size is None or not size.isdecimal():
             raise StorageError("The server does not tell the size of the object.", where=f"{self.url}/{name}")
         return int(size)
+
+    def open(self, name: str) -> io.BufferedIOBase:
+        """As everywhere; from a server that knows no ranges the object is fetched whole, onto the disk."""
+        if self.size_bytes(name) and self._knows_ranges(name):
+            return super().open(name)
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+
+        def take(response: http.client.HTTPResponse) -> None:
+            file.seek(0)
+            file.truncate()
+            while content := _read(response, _SKIP_BYTES):
+                try:
+                    file.write(content)
+                except OSError as error:
+                    raise spool_failed(error) from error
+
+        try:
+            self._ask(name, {}, take)
+        except BaseException:
+            file.close()
+            raise
+        file.seek(0)
+        return cast(io.BufferedIOBase, file)
+
+    def _knows_ranges(self, name: str) -> bool:
+        partial = http.client.PARTIAL_CONTENT
+        return self._ask(name, {"Range": "bytes=0-0"}, lambda response: response.status == partial)
 
     def create(self, name: str, content: Chunks) -> None:
         raise self._read_only("written to")

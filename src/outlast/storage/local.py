@@ -115,19 +115,19 @@ class LocalStore(Store):
         return [path for path in paths if path.relative_to(self.root).as_posix().startswith(prefix)]
 
     def _write(self, name: str, content: Chunks, *, create: bool) -> None:
+        """Write a file aside and put it in place.
+
+        It is written again where somebody who cleans up took the unfinished file for a dead writer's.
+        """
         path = self.local_path(name)
-        temporary = path.parent / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         try:
-            try:
-                _write_flushed(temporary, content)
-                if create:
-                    _link(temporary, path)
-                else:
-                    os.replace(temporary, path)
-            finally:
-                with suppress(OSError):
-                    temporary.unlink()
-            _flush_folder(path.parent)
+            for attempt in range(_FOLDER_ATTEMPTS):
+                try:
+                    _put(path, content, create=create)
+                    return
+                except FileNotFoundError:
+                    if attempt == _FOLDER_ATTEMPTS - 1:
+                        raise
         except OSError as error:
             raise self._failed("write", name, error) from error
 
@@ -151,6 +151,21 @@ class LocalStore(Store):
                 remedy="choose a folder whose file system allows hard links",
             )
         return StorageError(f"Cannot {action} the file: {reason}.", where=where)
+
+
+def _put(path: Path, content: Chunks, *, create: bool) -> None:
+    temporary = path.parent / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        _write_flushed(temporary, content)
+        if create:
+            _link(temporary, path)
+        else:
+            os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    with suppress(FileNotFoundError):  # a ``delete`` beside us has taken the file, and then its folder
+        _flush_folder(path.parent)
 
 
 def _write_flushed(path: Path, content: Chunks) -> None:

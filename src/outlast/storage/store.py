@@ -1,9 +1,11 @@
 """What every store can do, and what to do when the answer did not arrive.
 
-In: names and bytes. Out: the six operations each store brings, and two built on them that hold for all:
-``retry`` waits for a store that does not answer, and ``create_or_confirm`` makes creating safe to repeat.
+In: names and bytes. Out: the operations each store brings, and three built on them that hold for all:
+``retry`` waits for a store that does not answer, ``create_or_confirm`` makes creating safe to repeat, and
+``open`` reads what is too large for memory.
 """
 
+import io
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from outlast.errors import ObjectExists, ObjectNotFound, StoreUnreachable
+from outlast.storage.reader import RangeReader
 
 T = TypeVar("T")
 
@@ -18,6 +21,7 @@ Chunks = Sequence[bytes | bytearray | memoryview]
 """The content of an object, in order; joined only where a store needs it."""
 
 _COMPARE_BYTES = 16 * 1024 * 1024
+_BUFFER_BYTES = 2**16
 
 
 class ObjectInfo(NamedTuple):
@@ -74,6 +78,18 @@ class Store(ABC):
         them.
         """
         return []
+
+    def open(self, name: str) -> io.BufferedIOBase:
+        """Return the object as a stream that can be read from anywhere, with few MiB of it in memory.
+
+        Reading raises StorageError, StoreUnreachable only after ``retry_seconds``. Raises ObjectNotFound.
+        """
+        size = self.retry(lambda: self.size_bytes(name))
+
+        def read_range(start: int, length: int) -> bytes:
+            return self.retry(lambda: self.read_range(name, start, length))
+
+        return io.BufferedReader(RangeReader(read_range, size), _BUFFER_BYTES)
 
     def exists(self, name: str) -> bool:
         try:

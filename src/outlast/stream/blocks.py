@@ -8,7 +8,7 @@ a shard is padded. Nothing is dropped and no example spans two shards.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,17 @@ from outlast.shards.manifest import ShardEntry
 from outlast.stream.memory import Empty
 
 Batch = dict[str, NDArray[Any]]
+
+
+class Runs(NamedTuple):
+    """One run of text for each row, int64 of shape (rows,): its shard, its first token there, the column of
+    that token in the row, and its length in tokens.
+    """
+
+    shards: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    lengths: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,14 @@ class Blocks:
 
     def open(self, shard: int) -> None:
         """Open what the examples of a shard need beside its tokens: nothing."""
+
+    def text_runs(
+        self, shards: NDArray[np.int64], records: NDArray[np.int64], shard_tokens: NDArray[np.int64]
+    ) -> tuple[Runs, ...]:
+        """Return where the text of examples lies; ``shard_tokens`` int64 of shape (num_shards,)."""
+        begins = records * self.body_length
+        lengths = np.minimum(self.body_length, shard_tokens[shards] - begins)
+        return (Runs(shards, begins, np.full_like(begins, 1 if self.special_tokens else 0), lengths),)
 
     def padding(self, num_rows: int) -> Batch:
         """Return padding: ``input_ids`` int32 and ``attention_mask`` int8, both (num_rows, length)."""

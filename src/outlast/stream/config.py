@@ -1,10 +1,41 @@
 """The ``[stream]`` table: which examples a run sees, and how they are read."""
 
-from typing import Literal
+from typing import Literal, Self
 
+import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
 from outlast.config import table
+from outlast.stream.images.config import ImagesConfig
+
+_ONLY_FOR_TEXT = ("sources", "sequence_length", "special_tokens")
+
+
+@table
+class SourceConfig:
+    """One of ``[[stream.sources]]``: a data set of a mixture, with its weight or with its tokens."""
+
+    manifest: str
+    """URL of the manifest.json that `outlast prepare` wrote."""
+    name: str | None = pydantic.Field(default=None, min_length=1, max_length=1000)
+    """What metrics and evaluations call it. Default: the folder of the manifest."""
+    weight: float | None = pydantic.Field(default=None, gt=0, allow_inf_nan=False)
+    """Its share of the examples, relative to the other weights; taken as the decimal number it is written
+    as."""
+    tokens: PositiveInt | None = None
+    """The tokens that it gives over the whole run: examples times their length."""
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "SourceConfig":
+        if (self.weight is None) == (self.tokens is None):
+            raise ValueError("a source takes either weight or tokens")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What metrics and evaluations call it."""
+        folders = self.manifest.replace("\\", "/").split("/")[:-1]
+        return self.name or next((folder for folder in reversed(folders) if folder), "data")
 
 
 @table
@@ -12,9 +43,11 @@ class StreamConfig:
     # Identity: changing one of these makes it another run.
     manifest: str | None = None
     """URL of the manifest.json that `outlast prepare` wrote."""
-    packing: Literal["blocks", "pairs"] = "blocks"
-    """What an example is: a run of tokens, or two segments of text for next-sentence prediction, from the
-    tables of the data set for this sequence length."""
+    sources: tuple[SourceConfig, ...] = ()
+    """Several data sets in place of `manifest`: a mixture."""
+    packing: Literal["blocks", "pairs", "images"] = "blocks"
+    """What an example is: a run of tokens; two segments of text for next-sentence prediction, from the
+    tables of the data set for this sequence length; or an image, as `stream.images` says."""
     sequence_length: PositiveInt = 128
     """Tokens in an example, special tokens included."""
     global_batch_size: PositiveInt = 32
@@ -26,6 +59,9 @@ class StreamConfig:
     window_examples: PositiveInt | None = None
     """Examples that are shuffled together; derived from the manifest."""
 
+    images: ImagesConfig = ImagesConfig()
+    """Only with packing = "images": how large an example is and what of its picture it shows."""
+
     # Operation: free to change between attempts.
     prefetch_batches: PositiveInt = 4
     """Batches read ahead."""
@@ -36,3 +72,25 @@ class StreamConfig:
     """Folder for shards of a remote data set; default: the user's cache folder."""
     cache_bytes: NonNegativeInt = 32 * 2**30
     """The most that the cache folder may hold, in bytes."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_sources(self) -> Self:
+        if self.sources and self.manifest is not None:
+            raise ValueError("manifest names one data set, sources several: give one of the two")
+        labels = [source.label for source in self.sources]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"{labels.count(label)} sources are called {label!r}; give each a name")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _refuse_what_does_not_belong(self) -> Self:
+        # What differs from its default has been set.
+        if self.packing != "images":
+            if self.images != StreamConfig.images:
+                raise ValueError('stream.images belongs to packing = "images"')
+            return self
+        for name in _ONLY_FOR_TEXT:
+            if getattr(self, name) != getattr(StreamConfig, name):
+                raise ValueError(f'stream.{name} belongs to text, and packing is "images": leave it out')
+        return self

@@ -1,50 +1,58 @@
 """Batches by step: ``TokenStream`` turns a manifest, a seed and a step into arrays, read ahead by threads.
 
-In: the URL of a manifest. Out: dicts of numpy arrays, ``input_ids`` int32 and ``attention_mask`` int8 of
-shape (process_batch_size, sequence_length), and what pairs and static examples have besides. Invariant:
-``batch(step)`` is a pure function, so any thread may make any batch, a resume starts anywhere, and nothing
-about the data needs saving.
+In: the URL of a manifest, or of several with their weights. Out: dicts of numpy arrays, ``input_ids`` int32
+and ``attention_mask`` int8 of shape (process_batch_size, sequence_length), and what pairs and static examples
+have besides. Invariant: ``batch(step)`` is a pure function, so any thread may make any batch, a resume starts
+anywhere, and nothing about the data needs saving.
 """
 
-import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from outlast.errors import ConfigError, ShardError
+from outlast.errors import ConfigError
 from outlast.shards.example_shard import open_examples
-from outlast.shards.manifest import Manifest, ShardEntry, read_manifest
-from outlast.shards.read import open_tokens
+from outlast.shards.manifest import Manifest, ShardEntry
+from outlast.shards.read import open_entry, open_tokens
 from outlast.storage import Store
 from outlast.stream.blocks import Batch, Blocks
-from outlast.stream.config import StreamConfig
+from outlast.stream.config import SourceConfig, StreamConfig
+from outlast.stream.examples import ExampleStream, Packing, make_order
 from outlast.stream.files import OpenFiles
-from outlast.stream.memory import Empty, RecycledMemory
-from outlast.stream.order import ORDER_VERSION, Order, check_divides, default_lanes_and_window
+from outlast.stream.mixture import MIXTURE_VERSION, Mixture, source_seed
+from outlast.stream.order import ORDER_VERSION, Order
 from outlast.stream.pairs import PairRows, open_pairs
 from outlast.stream.rows import StaticRows
+from outlast.stream.shares import shares_of
+from outlast.stream.sources import Joined, Source, join_packings, open_sources
+from outlast.stream.words import WordRows
 
 _GATHERED_BYTES = 8 * 2**20
 _GATHERED_STEPS = 32
 
 
-class TokenStream:
-    """The examples of one split of a data set, as this process sees them.
+class TokenStream(ExampleStream):
+    """The examples of one split of a data set of text, or of a mixture of several.
 
     Args:
-        config: the ``[stream]`` table; ``manifest`` must be set.
+        config: the ``[stream]`` table; ``manifest`` or ``sources`` must be set.
         seed: of the run.
         split: of the manifest.
         process_index, process_count: this process reads its own share of every batch's rows.
+        word_starts: whether batches tell where words begin: ``word_starts`` int8 of the shape of
+            ``input_ids``, 1 where a word begins and for what is no text. A word that an example cuts begins
+            at the border.
+        shares: of the sources of a mixture; None: by their weights.
 
     Raises:
-        ConfigError: no manifest named, or a batch that does not divide.
+        ConfigError: no manifest named, sources that do not fit together, a batch that does not divide, or
+            word starts of a data set that has none.
         ShardError: a manifest or a shard that is missing, damaged or empty.
     """
 
@@ -56,150 +64,76 @@ class TokenStream:
         split: str = "train",
         process_index: int = 0,
         process_count: int = 1,
+        word_starts: bool = False,
+        shares: Sequence[Fraction] | None = None,
     ) -> None:
-        if config.manifest is None:
-            raise ConfigError(
-                "The recipe names no data.",
-                where="stream.manifest",
-                remedy="`outlast prepare RUN.toml --out DIR`, then --set stream.manifest=DIR/manifest.json",
-            )
-        self.config = config
-        self.manifest, self.store = read_manifest(config.manifest)
-        self.split = split
-        entries = self.manifest.shards(split)
-        self._shards = OpenFiles[Any](
-            self.store, entries, config, partial(_open_shard, self.manifest, entries)
+        self.sources = open_sources(config, split)
+        # What all sources share, such as the tokenizer, is said by the first.
+        self.manifest, self.store = self.sources[0].manifest, self.sources[0].store
+        files = [_open_files(source, config, word_starts) for source in self.sources]
+        packings = [_make_packing(source.manifest, source.store, config, split) for source in self.sources]
+        counts = [len(source.entries) for source in self.sources]
+        self._packing_identities = [packing.identity for packing in packings]
+        examples = [
+            packing.examples_of(source.entries)
+            for packing, source in zip(packings, self.sources, strict=True)
+        ]
+        super().__init__(
+            config,
+            split=split,
+            shards=files[0] if len(files) == 1 else Joined([each.get for each in files], counts),
+            packing=self._with_words(join_packings(packings, counts), word_starts),
+            order=_make_joint_order(config, self.sources, examples, seed, shares),
+            process_index=process_index,
+            process_count=process_count,
         )
-        self.packing = _make_packing(self.manifest, self.store, config, split)
-        examples = self.packing.examples_of(entries)
-        self.order = _make_order(config, examples, entries, seed, self.manifest.dtype.itemsize)
-        check_divides("the number of processes", process_count, config.global_batch_size)
-        self.process_batch_size = config.global_batch_size // process_count
-        self.first_row = process_index * self.process_batch_size
 
-    @property
-    def num_examples(self) -> int:
-        return self.order.num_examples
+    def _with_words(self, packing: Blocks | PairRows | StaticRows, word_starts: bool) -> Packing:
+        if not word_starts:
+            return packing
+        for source in self.sources:
+            _check_words(source)
+        assert not isinstance(packing, StaticRows), "they have no word starts"
+        entries = [entry for source in self.sources for entry in source.entries]
+        return WordRows(packing, np.array([entry.num_tokens for entry in entries], np.int64))
 
     @property
     def identity(self) -> dict[str, Any]:
         """What the order depends on: a resume that would change any of it is refused."""
-        return {
-            "manifest": self.manifest.fingerprint,
+        common = {
             "split": self.split,
             "sequence_length": self.config.sequence_length,
             "special_tokens": self.config.special_tokens,
-            **self.packing.identity,
             "global_batch_size": self.config.global_batch_size,
             "num_lanes": self.order.num_lanes,
-            "window_examples": self.order.window_examples,
             "order_version": ORDER_VERSION,
         }
-
-    def batch(self, step: int) -> Batch:
-        """Return this process's rows of the batch of a step."""
-        return self.batches(step, 1)[0]
-
-    def batches(self, step: int, num_steps: int) -> list[Batch]:
-        """Return this process's rows of the batches of consecutive steps, gathered together.
-
-        The batches are views of common arrays: visiting a shard costs the same for one batch as for many.
-        """
-        return self._batches(step, num_steps, np.empty)
-
-    def _batches(self, step: int, num_steps: int, empty: Empty) -> list[Batch]:
-        size = self.process_batch_size
-        shards, records = self.order.rows(step, self.first_row, self.first_row + size, num_steps)
-        together = self.packing.gather(shards, records, self._shards.get, empty)
-        return [
-            {name: array[first : first + size] for name, array in together.items()}
-            for first in range(0, num_steps * size, size)
+        orders = [self.order] if isinstance(self.order, Order) else self.order.orders
+        own = [
+            {"manifest": source.manifest.fingerprint, "window_examples": order.window_examples, **packing}
+            for source, order, packing in zip(self.sources, orders, self._packing_identities, strict=True)
         ]
+        if isinstance(self.order, Order):
+            return {**common, **own[0]}
+        mixed = zip(own, self.order.shares, strict=True)
+        sources = {str(i): {**fields, "share": str(share)} for i, (fields, share) in enumerate(mixed)}
+        return {**common, "sources": sources, "mixture_version": MIXTURE_VERSION}
 
-    def batches_from(self, step: int) -> Iterator[Batch]:
-        """Yield the batches of step, step + 1, ... without end, read ahead by threads.
-
-        An array of a batch stays as it is for as long as anything refers to it or to a part of it; then its
-        memory is used again.
-        """
-        num_steps = self._steps_together()
-        most = max(self.config.reader_threads, -(-self.config.prefetch_batches // num_steps)) + 1
-        readers = ThreadPoolExecutor(self.config.reader_threads, "outlast-reader")
-        # Apart from the readers: a window may be many downloads, and no batch waits behind them.
-        warmer = ThreadPoolExecutor(1, "outlast-warmer")
-        closing = threading.Event()
-        warmed: dict[int, tuple[int, int]] = {}
-        memory = RecycledMemory(most + 1)
-        ahead: deque[Future[list[Batch]]] = deque()
-        try:
-            while True:
-                while len(ahead) < most:
-                    ahead.append(readers.submit(self._batches, step, num_steps, memory.empty))
-                    step += num_steps
-                    for lane, window in self._half_walked(step - 1):
-                        if warmed.get(lane) != window:
-                            warmed[lane] = window
-                            warmer.submit(self._open_window, lane, *window, closing)
-                yield from ahead.popleft().result()
-        finally:
-            closing.set()
-            for pool in (readers, warmer):
-                pool.shutdown(wait=False, cancel_futures=True)
+    def epochs_of(self, step: int) -> dict[str, float]:
+        """Return how many epochs of each source of a mixture are consumed before a step; else nothing."""
+        if isinstance(self.order, Order):
+            return {}
+        labels = [source.label or "" for source in self.sources]
+        return dict(zip(labels, self.order.source_epochs(step), strict=True))
 
     def _steps_together(self) -> int:
         """Return how many steps a reader gathers at once, sharing what a visit to the shards costs."""
         batch_bytes = self.process_batch_size * self.config.sequence_length * np.dtype(np.int32).itemsize
         return max(1, min(_GATHERED_STEPS, _GATHERED_BYTES // batch_bytes))
 
-    def evaluation_batches(self, limit: int | None = None) -> Iterator[Batch]:
-        """Yield every example of the split once, in manifest order, in batches of ``process_batch_size``.
-
-        ``example_index`` int32 names each row's example; ``example_weights`` float32 is 0 for the rows that
-        fill up the last batch. With a limit, the examples are spread evenly over the split.
-        """
-        total = self.num_examples
-        chosen = np.arange(total) if limit is None or limit >= total else np.arange(limit) * total // limit
-        for first in range(0, len(chosen), self.process_batch_size):
-            indices = chosen[first : first + self.process_batch_size]
-            missing = self.process_batch_size - len(indices)
-            batch = self.examples(indices)
-            if missing:
-                padding = self.packing.padding(missing)
-                batch = {name: np.concatenate((batch[name], padding[name])) for name in batch}
-            batch["example_index"] = np.concatenate((indices, np.zeros(missing))).astype(np.int32)
-            is_there = (np.arange(self.process_batch_size) < len(indices)).astype(np.float32)
-            batch["example_weights"] = is_there * batch.get("example_weights", np.float32(1))
-            yield batch
-
-    def examples(self, indices: NDArray[np.int64]) -> Batch:
-        """Return examples by their numbers in manifest order, which the order knows as shard and record."""
-        ends = np.cumsum(self.order.shard_examples)
-        shards = np.searchsorted(ends, indices, side="right")
-        records = indices - np.concatenate(([0], ends))[shards]
-        return self.packing.gather(shards, records, self._shards.get)
-
-    def _half_walked(self, step: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        """Yield the lanes whose window is half walked at a step, each with its next (epoch, window).
-
-        That window is sorted and its shards are opened ahead of need: nobody waits at the border.
-        """
-        order = self.order
-        for lane, first, num_rows in order.lanes(self.first_row, self.first_row + self.process_batch_size):
-            for span in order.spans(step * order.lane_rows + first, num_rows):
-                if span.offset * 2 >= order.lane_window:
-                    yield lane, order.next_window(lane, span.epoch, span.window)
-
-    def _open_window(self, lane: int, epoch: int, window: int, closing: threading.Event) -> None:
-        counts = np.bincount(self.order.window(lane, epoch, window).shards)
-        for shard in np.flatnonzero(counts).tolist():
-            if closing.is_set():
-                return
-            self._shards.get(shard)
-            self.packing.open(shard)
-
 
 def open_stream(
-    manifest: str,
+    manifest: str | Mapping[str, float],
     *,
     global_batch_size: int,
     seed: int = 0,
@@ -209,13 +143,15 @@ def open_stream(
     split: str = "train",
     process_index: int = 0,
     process_count: int = 1,
+    word_starts: bool = False,
 ) -> Iterator[Batch]:
     """Yield the batches of a data set from a step on, without end.
 
     The state of the stream is the number of the step: to resume, pass it as ``start_step``.
 
     Args:
-        manifest: URL of the ``manifest.json`` that ``outlast prepare`` wrote.
+        manifest: URL of the ``manifest.json`` that ``outlast prepare`` wrote; or of several, each with its
+            weight, for a mixture.
         global_batch_size: examples in a step, over all processes.
         seed: of the order.
         start_step: the first step to yield.
@@ -223,6 +159,8 @@ def open_stream(
         packing: runs of tokens, or the data set's pairs of this length.
         split: ``train`` or ``validation``.
         process_index, process_count: this process's share of every batch's rows.
+        word_starts: also yield ``word_starts`` int8, (process_batch_size, sequence_length): 1 where a word
+            begins and for what is no text. The data sets must be prepared with ``shards.words``.
 
     Returns:
         an iterator of dicts: ``input_ids`` int32 and ``attention_mask`` int8, (process_batch_size,
@@ -232,31 +170,61 @@ def open_stream(
             dropped is used again.
 
     Raises:
-        ConfigError: a batch that does not divide.
+        ConfigError: a batch that does not divide, sources that do not fit together, or word starts of a data
+            set that has none.
         ShardError: a manifest or a shard that is missing or damaged.
     """
+    is_mixture = isinstance(manifest, Mapping)
     config = StreamConfig(
-        manifest=manifest,
+        manifest=None if is_mixture else manifest,
+        sources=_sources_of(manifest) if is_mixture else (),
         global_batch_size=global_batch_size,
         sequence_length=sequence_length,
         packing=packing,
     )
     stream = TokenStream(
-        config, seed=seed, split=split, process_index=process_index, process_count=process_count
+        config,
+        seed=seed,
+        split=split,
+        process_index=process_index,
+        process_count=process_count,
+        word_starts=word_starts,
     )
     return stream.batches_from(start_step)
 
 
-def _open_shard(manifest: Manifest, entries: Sequence[ShardEntry], index: int, path: Path) -> Any:
-    """Open a token shard as its tokens, an example shard as its arrays by name."""
+def _sources_of(weights: Mapping[str, float]) -> tuple[SourceConfig, ...]:
+    """Return sources named by their URLs, which differ where their folders may not."""
+    for url, weight in weights.items():
+        if not 0 < weight < math.inf:
+            raise ConfigError(f"The weight of {url} is {weight}.", expected="a number above 0")
+    return tuple(SourceConfig(manifest=url, name=url, weight=weight) for url, weight in weights.items())
+
+
+def _open_files(source: Source, config: StreamConfig, whole: bool) -> OpenFiles[Any]:
+    entries = source.entries
+    return OpenFiles(source.store, entries, config, partial(_open_shard, source.manifest, entries, whole))
+
+
+def _open_shard(
+    manifest: Manifest, entries: Sequence[ShardEntry], whole: bool, index: int, path: Path
+) -> Any:
+    """Open a token shard as its tokens, or whole; an example shard as its arrays by name."""
     if manifest.examples is not None:
         return open_examples(path, entries[index], manifest.examples, manifest.tokenizer)
-    return open_tokens(path, entries[index], tokenizer_fingerprint=manifest.tokenizer.fingerprint)
+    opener = open_entry if whole else open_tokens
+    return opener(path, entries[index], tokenizer_fingerprint=manifest.tokenizer.fingerprint)
 
 
 def _make_packing(
     manifest: Manifest, store: Store, config: StreamConfig, split: str
 ) -> Blocks | PairRows | StaticRows:
+    if config.packing == "images":
+        raise ConfigError(
+            "The data set holds text.",
+            where="stream.packing",
+            remedy="leave stream.packing out, or name the manifest of a data set of images",
+        )
     special_ids = manifest.tokenizer.special_ids
     if manifest.examples is not None:
         return StaticRows(manifest.examples, config, special_ids["pad"])
@@ -265,23 +233,42 @@ def _make_packing(
     return Blocks(config.sequence_length, config.special_tokens, special_ids)
 
 
-def _make_order(
+def _make_joint_order(
     config: StreamConfig,
-    examples: tuple[int, ...],
-    entries: tuple[ShardEntry, ...],
+    sources: Sequence[Source],
+    examples: Sequence[tuple[int, ...]],
     seed: int,
-    token_bytes: int,
-) -> Order:
-    if not sum(examples):
-        raise ShardError("The split holds no tokens.", remedy="prepare the data again with more text")
-    num_bytes = token_bytes * sum(entry.num_tokens for entry in entries)
-    num_lanes, window = default_lanes_and_window(
-        sum(examples), num_bytes, len(entries), config.global_batch_size
+    shares: Sequence[Fraction] | None,
+) -> Order | Mixture:
+    """Return the order of one data set, or of a mixture; all sources of one have the same lanes."""
+
+    def make(config: StreamConfig, source: int, seed: int) -> Order:
+        token_bytes = sources[source].manifest.dtype.itemsize
+        num_bytes = token_bytes * sum(entry.num_tokens for entry in sources[source].entries)
+        return make_order(config, examples[source], num_bytes, seed)
+
+    orders = [make(config, source, seed) for source in range(len(sources))]
+    if not config.sources:
+        return orders[0]
+    num_lanes = max(order.num_lanes for order in orders)
+    of_lanes = replace(config, global_batch_size=num_lanes, num_lanes=num_lanes)
+    return Mixture(
+        [make(of_lanes, source, source_seed(seed, source)) for source in range(len(sources))],
+        shares_of(config.sources) if shares is None else shares,
+        config.global_batch_size,
     )
-    return Order(
-        examples,
-        global_batch_size=config.global_batch_size,
-        num_lanes=config.num_lanes or num_lanes,
-        window_examples=config.window_examples or window,
-        seed=seed,
+
+
+def _check_words(source: Source) -> None:
+    """Raise ConfigError where a data set does not tell its words."""
+    if source.manifest.has_words:
+        return
+    is_static = source.manifest.examples is not None
+    raise ConfigError(
+        "Whole words are to be masked, and the data set does not tell where words begin"
+        + (": it holds fixed examples." if is_static else "."),
+        where=source.url,
+        remedy="prepare the data from text"
+        if is_static
+        else 'prepare it again into another folder with shards.words = "pieces", or "mecab" for Japanese',
     )

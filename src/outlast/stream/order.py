@@ -58,6 +58,16 @@ class LaneRows(NamedTuple):
     num_rows: int
 
 
+class WindowKey(NamedTuple):
+    """A window of a lane."""
+
+    lane: int
+    epoch: int
+    window: int
+    source: int = 0
+    """Of a mixture."""
+
+
 @dataclass(frozen=True, eq=False)
 class Order:
     """The order of one split under one seed.
@@ -129,10 +139,10 @@ class Order:
             start = step * self.lane_rows + lane_first
             if num_rows == self.lane_rows:
                 # A lane's steps follow each other without a gap: one walk for all of them.
-                columns[...] = self._walk(lane, start, num_steps * num_rows).reshape(columns.shape)
+                columns[...] = self.walk(lane, start, num_steps * num_rows).reshape(columns.shape)
             else:
                 for ahead in range(num_steps):
-                    columns[:, ahead] = self._walk(lane, start + ahead * self.lane_rows, num_rows)
+                    columns[:, ahead] = self.walk(lane, start + ahead * self.lane_rows, num_rows)
             done += num_rows
         return Placement(*placed.reshape(2, -1))
 
@@ -155,7 +165,7 @@ class Order:
             yield Span(num_rows, epoch, window, offset)
             start += num_rows
 
-    def _walk(self, lane: int, start: int, num_rows: int) -> NDArray[np.int64]:
+    def walk(self, lane: int, start: int, num_rows: int) -> NDArray[np.int64]:
         """Return shards and records of consecutive rows of a lane: int64 (2, num_rows)."""
         walked = np.empty((2, num_rows), np.int64)
         done = 0
@@ -176,6 +186,22 @@ class Order:
         if (window + 1) * self.lane_window < self.lane_examples:
             return epoch, window + 1
         return epoch + 1, 0
+
+    def upcoming(self, step: int, first: int, stop: int) -> Iterator[WindowKey]:
+        """Yield the windows that are next where a lane's window is half walked, for rows of a batch."""
+        for lane, lane_first, num_rows in self.lanes(first, stop):
+            yield from self.upcoming_in(lane, step * self.lane_rows + lane_first, num_rows)
+
+    def upcoming_in(self, lane: int, start: int, num_rows: int) -> Iterator[WindowKey]:
+        """Yield the next window for each half walked one among consecutive rows of a lane."""
+        for span in self.spans(start, num_rows):
+            if span.offset * 2 >= self.lane_window:
+                yield WindowKey(lane, *self.next_window(lane, span.epoch, span.window))
+
+    def shards_of(self, key: WindowKey) -> list[int]:
+        """Return the shards that hold the examples of a window. Sorts the window."""
+        counts = np.bincount(self.window(key.lane, key.epoch, key.window).shards)
+        return np.flatnonzero(counts).tolist()
 
     def _sorted_window(self, lane: int, epoch: int, window: int) -> Placement:
         shard_order, ends = self._cached_epoch(epoch)
@@ -211,13 +237,17 @@ def default_lanes_and_window(
     return num_lanes, max(num_lanes, min(_WINDOW_EXAMPLES, fitting))
 
 
-def check_divides(name: str, divisor: int, global_batch_size: int) -> None:
+def check_divides(
+    name: str, divisor: int, global_batch_size: int, *, where: str = "stream.global_batch_size"
+) -> None:
     """Check that a batch divides evenly. Raises ConfigError naming the nearest batches that do."""
     if global_batch_size % divisor:
         below = global_batch_size // divisor * divisor
         nearest = f"{below} or {below + divisor}" if below else str(divisor)
         raise ConfigError(
             f"The batch of {global_batch_size} examples cannot be divided by {name} = {divisor}.",
-            where="stream.global_batch_size",
-            remedy=f"set stream.global_batch_size to {nearest}",
+            where=where,
+            remedy=f"set {where} to {nearest}"
+            if where == "stream.global_batch_size"
+            else f"set its global_batch_size to {nearest}",
         )

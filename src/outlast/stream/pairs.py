@@ -18,7 +18,7 @@ from outlast.shards.manifest import Manifest, PairSet, ShardEntry
 from outlast.shards.pair_table import identity_of, open_pair_table
 from outlast.shards.pairs import NUM_SPECIAL_TOKENS, Pairs
 from outlast.storage import Store, open_store
-from outlast.stream.blocks import Batch, scratch, sort_by_shard
+from outlast.stream.blocks import Batch, Runs, scratch, sort_by_shard
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import OpenFiles
 from outlast.stream.memory import Empty
@@ -33,12 +33,15 @@ class PairRows:
         split: whose examples.
         special_ids: ids of ``pad``, ``cls`` and ``sep``.
         table_of: the pairs of a shard by its index.
+        first_shards: int64 by shard: the number of its data set's first shard, which the numbers of second
+            shards in its table count from; None: 0 for all.
     """
 
     pair_set: PairSet
     split: str
     special_ids: dict[str, int]
     table_of: Callable[[int], Pairs]
+    first_shards: NDArray[np.int64] | None = None
 
     @property
     def sequence_length(self) -> int:
@@ -58,6 +61,18 @@ class PairRows:
     def open(self, shard: int) -> None:
         """Open what the examples of a shard need beside its tokens: its table."""
         self.table_of(shard)
+
+    def text_runs(
+        self, shards: NDArray[np.int64], records: NDArray[np.int64], shard_tokens: NDArray[np.int64]
+    ) -> tuple[Runs, ...]:
+        """Return where segments A and B of examples lie; ``shard_tokens`` is not looked at."""
+        pairs = self._look_up(shards, records)
+        first, second = (lengths.astype(np.int64) for lengths in (pairs.first_length, pairs.second_length))
+        one = np.ones_like(first)
+        return (
+            Runs(shards, pairs.first_begin.astype(np.int64), one, first),
+            Runs(self._second_shards(shards, pairs), pairs.second_begin.astype(np.int64), first + 2, second),
+        )
 
     def padding(self, num_rows: int) -> Batch:
         """Return padding: the arrays that ``gather`` makes, for rows without text; their label is 0."""
@@ -101,7 +116,7 @@ class PairRows:
         _copy_segments(
             narrow.reshape(-1),
             np.concatenate((starts + 1, starts + first_end + 1)),
-            np.concatenate((shards, pairs.second_shard)),
+            np.concatenate((shards, self._second_shards(shards, pairs))),
             np.concatenate((pairs.first_begin, pairs.second_begin)).astype(np.int64),
             np.concatenate((first_length, second_length)),
             tokens_of,
@@ -123,6 +138,11 @@ class PairRows:
             "token_type_ids": types,
             "next_sentence_label": pairs.next_sentence_label.astype(np.int32),
         }
+
+    def _second_shards(self, shards: NDArray[np.int64], pairs: Pairs) -> NDArray[np.int64]:
+        """Return the shards of second segments, numbered as ``shards`` are."""
+        own = pairs.second_shard.astype(np.int64)
+        return own if self.first_shards is None else own + self.first_shards[shards]
 
     def _look_up(self, shards: NDArray[np.int64], records: NDArray[np.int64]) -> Pairs:
         """Return the rows of the tables, in the order of the examples."""

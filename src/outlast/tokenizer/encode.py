@@ -10,7 +10,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,10 @@ from numpy.typing import NDArray
 
 from outlast.errors import TokenizerError
 from outlast.storage import Store
+from outlast.tokenizer.fast_bpe import fast_encoder
 from outlast.tokenizer.manifest import MODEL_NAMES, TokenizerManifest, read_tokenizer
 
+_NO_IDS = np.zeros(0, np.int32)
 _ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -38,27 +39,45 @@ class Tokenizer(ABC):
         self.model = model
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Return the ids of each text, int32 of shape (num_tokens,), without special ids.
+        """Return the ids of each text, int32 of shape (num_tokens,), perhaps read-only, without special ids.
 
         Raises:
             TokenizerError: a text holds half of a surrogate pair, which no encoding can express.
         """
-        return [np.asarray(ids, np.int32) for ids in self._encode(texts)]
+        try:
+            return self._encode(list(texts))
+        except TypeError:  # both libraries': what they cannot write as UTF-8 is no string to them
+            check_text(texts)
+            raise
 
     def encode_joined(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of all texts end to end, int32 of shape (num_tokens,), and how many each text has,
-        int64 of shape (num_texts,). For many short texts: no array for each. Raises TokenizerError.
+        int64 of shape (num_texts,). Raises TokenizerError.
         """
-        encoded = self._encode(texts)
+        encoded = self.encode_batch(texts)
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        return np.fromiter(chain.from_iterable(encoded), np.int32, int(lengths.sum())), lengths
+        return np.concatenate([*encoded, _NO_IDS]), lengths
+
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], NDArray[np.int64]]]:
+        """Return the ids of each text and the characters of the text that each comes from.
+
+        The characters are those of the text as it was given, whatever normalisation made of them: int64 of
+        shape (num_tokens, 2), begin and end; nothing where a piece has none, such as a "▁" at the beginning.
+        Raises TokenizerError.
+        """
+        return [
+            (ids, np.array(spans, np.int64).reshape(len(ids), 2)) for ids, spans in self._encode_spans(texts)
+        ]
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Return the ids of one text, int32 of shape (num_tokens,)."""
         return self.encode_batch([text])[0]
 
     @abstractmethod
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def _encode(self, texts: list[str]) -> list[NDArray[np.int32]]: ...
+
+    @abstractmethod
+    def _encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]: ...
 
     @abstractmethod
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
@@ -98,9 +117,14 @@ class SentencePieceTokenizer(Tokenizer):
             raise TokenizerError(f"sentencepiece cannot read the model: {error}") from None
         _check_size(manifest, self.processor.get_piece_size())
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode(self, texts: list[str]) -> list[NDArray[np.int32]]:
+        # Arrays, because making a Python integer of every id takes a fifth of the library's own time.
+        return self.processor.encode(texts, return_type="numpy", num_threads=1)
+
+    def _encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         check_text(texts)
-        return self.processor.encode(list(texts), out_type=int, num_threads=1)
+        found: Any = self.processor.encode(list(texts), return_type="offset_mapping", num_threads=1)
+        return [(mapping["ids"], mapping["offsets"]) for mapping in found]
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
         return self.processor.decode(self._checked(ids))
@@ -125,11 +149,25 @@ class TokenizersTokenizer(Tokenizer):
         self._encoder.no_truncation()
         self._encoder.no_padding()
         _check_size(manifest, self.processor.get_vocab_size(with_added_tokens=True))
+        self._encode_fast = fast_encoder(model, self.encode_by_tokenizers)
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode(self, texts: list[str]) -> list[NDArray[np.int32]]:
+        return (self._encode_fast or self.encode_by_tokenizers)(texts)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether another library, which gives the same ids, encodes (outlast/tokenizer/fast_bpe.py)."""
+        return self._encode_fast is not None
+
+    def encode_by_tokenizers(self, texts: list[str]) -> list[NDArray[np.int32]]:
+        """Return the ids of texts without the other library; TypeError for what is no text."""
+        encodings = self._encoder.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def _encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         check_text(texts)
-        encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
         return self.processor.decode(self._checked(ids), skip_special_tokens=True)

@@ -1,7 +1,7 @@
-"""Make a tokenizer folder of an existing sentencepiece .model or Hugging Face tokenizer.json.
+"""Make a tokenizer folder of an existing sentencepiece .model or Hugging Face tokenizer.
 
-In: the file. Out: a tokenizer folder whose special ids are found by their names. The ids of the vocabulary
-stay as they are, so data and models made with the file fit.
+In: the file, or the folder it is in (``vocabulary_files``). Out: a tokenizer folder whose special ids are
+found by their names. The ids of the vocabulary stay as they are, so data and models made with the file fit.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from outlast.tokenizer.config import SPECIAL_PIECES
 from outlast.tokenizer.encode import make_tokenizer, refuse_reachable
 from outlast.tokenizer.manifest import MODEL_NAMES, Library, TokenizerManifest, write_tokenizer
 from outlast.tokenizer.sentencepiece_model import append_control_pieces, parse_model
+from outlast.tokenizer.vocabulary_files import find_vocabulary, read_vocabulary
 
 SPECIAL_NAMES = {
     "pad": ("<pad>", "[PAD]"),
@@ -35,19 +36,25 @@ _KINDS: dict[str, str] = {"Unigram": "unigram", "BPE": "bpe", "WordPiece": "word
 def import_tokenizer(
     file: Path, store: Store, prefix: str, *, append_missing: bool = False
 ) -> TokenizerManifest:
-    """Write the tokenizer in ``file`` as a folder under ``<prefix>/`` of the store, its manifest last.
+    """Write a tokenizer as a folder under ``<prefix>/`` of the store, its manifest last.
 
     Args:
+        file: the vocabulary, or a folder that holds one.
         append_missing: give the roles that the file lacks new ids after its last one, instead of an error.
 
     Raises:
         TokenizerError: no such file, not a tokenizer, special pieces missing (all are listed), or one that
         text reaches.
     """
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise TokenizerError(f"Cannot read the tokenizer: {error.strerror}.", where=str(file)) from None
+    manifest, files = read_foreign(file, append_missing=append_missing)
+    write_tokenizer(store, prefix, manifest, files)
+    return manifest
+
+
+def read_foreign(file: Path, *, append_missing: bool = False) -> tuple[TokenizerManifest, dict[str, bytes]]:
+    """Return what ``import_tokenizer`` writes: the manifest, and the files by name."""
+    file = find_vocabulary(file)
+    content = read_vocabulary(file)
     try:
         if content.lstrip()[:1] == b"{":
             library, kind, pieces, content = _read_json(content, append_missing)
@@ -59,8 +66,7 @@ def import_tokenizer(
         raise TokenizerError(
             error.message, where=error.where or str(file), expected=error.expected, remedy=error.remedy
         ) from None
-    write_tokenizer(store, prefix, manifest, {MODEL_NAMES[library]: content})
-    return manifest
+    return manifest, {MODEL_NAMES[library]: content}
 
 
 def _read_sentencepiece(content: bytes, append_missing: bool) -> tuple[Library, str, list[str], bytes]:

@@ -45,9 +45,24 @@ class OptimizerConfig:
 
 
 @table
+class PhaseConfig:
+    """One of ``[[training.phases]]``: steps of a length and a batch of their own."""
+
+    steps: PositiveInt
+    sequence_length: PositiveInt | None = None
+    """Default: stream.sequence_length."""
+    global_batch_size: PositiveInt | None = None
+    """Default: stream.global_batch_size."""
+
+
+@table
 class TrainingConfig:
     # Identity: changing one of these makes it another run.
     total_steps: PositiveInt = 1000
+    """With phases it is the sum of theirs, and can be left out."""
+    phases: tuple[PhaseConfig, ...] = ()
+    """Parts of the run, one after the other, such as 128 tokens and then 512. Parameters, optimizer and
+    learning rates go on from one to the next."""
     seed: NonNegativeInt = 0
     """Of the initial parameters, the order of the data, masks and dropout."""
 

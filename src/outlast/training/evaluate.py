@@ -1,8 +1,8 @@
 """Exact evaluation: every held-out example once, with masks that never change.
 
 In: parameters and the batches of the held-out split. Out: loss, perplexity and accuracy over the masked
-tokens. Two evaluations of the same parameters are equal to the last bit; rows that fill up the last batch
-weigh nothing.
+tokens, and loss and accuracy of the loss's further terms. Two evaluations of the same parameters are equal to
+the last bit; rows that fill up the last batch weigh nothing.
 """
 
 import math
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import numpy as np
 from numpy.typing import NDArray
 
 from outlast.training.state import TrainState
 from outlast.training.step import EvaluationStep, Measured
+from outlast.training.sums import Sums
 
 
 def evaluate(
@@ -28,9 +28,11 @@ def evaluate(
 
     Returns:
         ``loss`` in nats per predicted token, ``perplexity``, ``accuracy``, ``num_predictions``,
-        ``num_examples``.
+        ``num_examples``. With next-sentence prediction ``loss`` is the sum of ``mlm_loss`` and
+        ``next_sentence_loss`` (nats per pair), and ``next_sentence_accuracy`` stands beside them;
+        perplexity and accuracy are of the masked tokens.
     """
-    sums = np.zeros(3)
+    sums = Sums()
     num_examples = 0
     ahead: Measured | None = None
     for batch in batches:
@@ -39,21 +41,14 @@ def evaluate(
         num_examples += int(batch["example_weights"].sum())
         measured = evaluation_step(state.params, state.model_state, batch)
         if ahead is not None:  # fetched one batch late, so that the device never waits for the host
-            sums += _fetch(ahead)
+            sums.add(jax.device_get(ahead))
         ahead = measured
     if ahead is not None:
-        sums += _fetch(ahead)
-    loss_sum, weight_sum, correct = sums.tolist()
-    loss = loss_sum / max(weight_sum, 1.0)
+        sums.add(jax.device_get(ahead))
+    fields = sums.mean_fields()
     return {
-        "loss": loss,
-        "perplexity": math.exp(min(loss, 700.0)),
-        "accuracy": correct / max(weight_sum, 1.0),
-        "num_predictions": int(weight_sum),
+        **fields,
+        "perplexity": math.exp(min(fields.get("mlm_loss", fields["loss"]), 700.0)),
+        "num_predictions": int(sums.weight_sum),
         "num_examples": num_examples,
     }
-
-
-def _fetch(measured: Measured) -> NDArray[np.float64]:
-    host = jax.device_get((measured.loss_sum, measured.weight_sum, measured.correct))
-    return np.array(host, np.float64)

@@ -6,15 +6,13 @@ and data alone, so two attempts that make it for the same step write the same nu
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from numpy.typing import NDArray
 
 from outlast.errors import ObjectNotFound, StorageError
 from outlast.logs import log
 from outlast.storage import Store
-from outlast.training.evaluate import evaluate
+from outlast.training.evaluate_sources import HeldOutSource, evaluate_sources
 from outlast.training.state import TrainState
 from outlast.training.step import EvaluationStep
 
@@ -26,7 +24,9 @@ class RunEvaluations:
 
     Args:
         interval_steps: steps between two; None: after the last step only.
-        batches: makes a pass over the held-out split; None where the data set has none.
+        held_out: makes a pass over the held-out split of each source, for the state of a step; None where
+            the data set has none.
+        phase_of: the phase in which the state of a step was made.
         stop: whether to leave in the middle.
         keep: is told the evaluated steps after each evaluation, the best first.
     """
@@ -38,7 +38,8 @@ class RunEvaluations:
         total_steps: int,
         interval_steps: int | None,
         evaluation_step: EvaluationStep,
-        batches: Callable[[], Iterable[dict[str, NDArray[Any]]]] | None,
+        held_out: Callable[[int], Sequence[HeldOutSource]] | None,
+        phase_of: Callable[[int], int] = lambda step: 0,
         stop: Callable[[], bool],
         keep: Callable[[list[int]], None],
     ) -> None:
@@ -46,33 +47,35 @@ class RunEvaluations:
         self._total_steps = total_steps
         self._interval_steps = interval_steps
         self._evaluation_step = evaluation_step
-        self._batches = batches
+        self._held_out = held_out
+        self._phase_of = phase_of
         self._stop = stop
         self._keep = keep
         self._losses = {step: fields["loss"] for step, fields in read_evaluations(store).items()}
 
     @property
     def ranking(self) -> list[int]:
-        """The evaluated steps by their loss, the lowest first; the earlier one of two equal ones."""
-        return sorted(self._losses, key=lambda step: (self._losses[step], step))
+        """The evaluated steps by their loss, the lowest first; the earlier one of two equal ones.
+
+        Losses on examples of different lengths do not compare: all of a later phase come first.
+        """
+        return sorted(self._losses, key=lambda step: (-self._phase_of(step), self._losses[step], step))
 
     def due(self, step: int) -> bool:
         """Whether an evaluation belongs to this step and has not been made."""
-        if self._batches is None or step in self._losses:
+        if self._held_out is None or step in self._losses:
             return False
         on_interval = self._interval_steps is not None and step > 0 and step % self._interval_steps == 0
         return on_interval or step == self._total_steps
 
     def make(self, step: int, state: TrainState) -> None:
         """Evaluate and keep the result. Ends early, keeping nothing, where ``stop`` says so."""
-        assert self._batches is not None
-        result = evaluate(self._evaluation_step, state, self._batches(), stop=self._stop)
+        assert self._held_out is not None
+        result = evaluate_sources(self._evaluation_step, state, self._held_out(step), stop=self._stop)
         if result is None:
             return
         self._losses[step] = result["loss"]
-        log.info(
-            "step %d: held-out loss %.4f, accuracy %.1f%%", step, result["loss"], 100 * result["accuracy"]
-        )
+        log.info("step %d: %s", step, _in_words(result))
         self._keep(self.ranking)
         content = json.dumps({"step": step, **result}, sort_keys=True) + "\n"
         try:
@@ -81,17 +84,24 @@ class RunEvaluations:
             log.warning("the evaluation of step %d could not be kept (training goes on): %s", step, error)
 
 
+def _in_words(result: dict[str, float]) -> str:
+    words = f"held-out loss {result['loss']:.4f}, accuracy {100 * result['accuracy']:.1f}%"
+    if "next_sentence_accuracy" in result:
+        words += f", of next sentences {100 * result['next_sentence_accuracy']:.1f}%"
+    return words
+
+
 def evaluation_name(step: int) -> str:
     """Return the name of the object that holds a step's evaluation."""
     return f"{FOLDER}{step:012d}.json"
 
 
-def read_evaluations(store: Store) -> dict[int, dict[str, float]]:
+def read_evaluations(store: Store) -> dict[int, dict[str, Any]]:
     """Return the evaluations of a run by step."""
-    found: dict[int, dict[str, float]] = {}
+    found: dict[int, dict[str, Any]] = {}
     for info in store.list(FOLDER):
         try:
-            fields: dict[str, float] = json.loads(store.read(info.name))
+            fields: dict[str, Any] = json.loads(store.read(info.name))
             if math.isfinite(fields["loss"]):
                 found[int(fields["step"])] = fields
         except (ObjectNotFound, ValueError, KeyError, TypeError, OverflowError, RecursionError):

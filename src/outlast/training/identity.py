@@ -28,7 +28,8 @@ def check_identity(checkpoint: Identity, run: Identity, *, step: int, run_dir: s
     """Check that a run may go on from a checkpoint.
 
     The number of steps may change as long as every learning rate up to now stays the same: the rates that
-        were used are compared with those the new number would have given.
+        were used are compared with those the new number would have given. A run in phases gets longer by
+        further phases.
 
     Raises:
         ConfigError: listing each field that differs, with both values and the way out.
@@ -36,7 +37,7 @@ def check_identity(checkpoint: Identity, run: Identity, *, step: int, run_dir: s
     differences = [
         f"{name}: the checkpoint has {old!r}, the recipe {new!r}"
         for name, old, new in _differences(checkpoint, run)
-        if name != "total_steps"
+        if name != "total_steps" and not _is_added_phase(name, checkpoint)
     ]
     if (
         not differences
@@ -108,6 +109,13 @@ def _differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, A
         ]
         return [difference for found in pairs for difference in found]
     return [] if old == new else [(prefix, old, new)]
+
+
+def _is_added_phase(name: str, checkpoint: Identity) -> bool:
+    """Whether a field is that of a phase behind all those that the checkpoint knows."""
+    known = checkpoint.get("phases")
+    table, _, rest = name.partition(".")
+    return bool(known) and table == "phases" and rest != "" and rest.partition(".")[0] not in known
 
 
 def _same_rates(checkpoint: Identity, run: Identity, step: int) -> bool:

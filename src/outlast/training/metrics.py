@@ -21,6 +21,7 @@ from outlast.errors import RunError, StorageError
 from outlast.logs import ProgressLine, format_count, log
 from outlast.storage import Store
 from outlast.training.step import Measured
+from outlast.training.sums import Sums
 
 T = TypeVar("T")
 
@@ -28,14 +29,14 @@ _FLUSH_SECONDS = 5.0
 _CHUNK_BYTES = 2**20
 
 
-class _HostMeasured(NamedTuple):
-    """``Measured``, fetched."""
+class Place(NamedTuple):
+    """How much of the data a run has consumed."""
 
-    loss_sum: float
-    weight_sum: float
-    correct: float
-    grad_norm: float
-    learning_rate: float
+    examples: int
+    tokens: int
+    epoch: float
+    source_epochs: dict[str, float]
+    """Of each source of a mixture; else empty."""
 
 
 class MetricsFile:
@@ -84,10 +85,11 @@ class StepMeter:
     """Follows the steps of one attempt.
 
     Args:
+        progress: counts tokens, since steps of different phases take different times.
         start_step: completed steps at the start of the attempt.
-        batch_examples, batch_tokens: of one step.
-        epoch_of: how many epochs are consumed after so many steps.
+        place_of: how much of the data is consumed after so many steps.
         interval_steps: steps between two lines.
+        unit: what ``Place.tokens`` counts.
     """
 
     def __init__(
@@ -96,21 +98,20 @@ class StepMeter:
         progress: ProgressLine,
         *,
         start_step: int,
-        batch_examples: int,
-        batch_tokens: int,
-        epoch_of: Callable[[int], float],
+        place_of: Callable[[int], Place],
         interval_steps: int,
+        unit: str = "tokens",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = file
         self.progress = progress
-        self.batch_examples = batch_examples
-        self.batch_tokens = batch_tokens
-        self.epoch_of = epoch_of
+        self.place_of = place_of
         self.interval_steps = interval_steps
+        self.unit = unit
         self.clock = clock
         self._in_flight: list[tuple[int, Measured]] = []
-        self._interval: list[_HostMeasured] = []
+        self._interval = Sums()
+        self._newest: Measured | None = None  # of the interval, on the host
         self._interval_began = clock()
         self._waited = 0.0
         self._last_step = self._fetched_step = start_step
@@ -140,7 +141,7 @@ class StepMeter:
     def close(self) -> None:
         """Settle, and write the line of an interval that the end of the run cuts short."""
         self.settle()
-        if self._interval:
+        if self._newest is not None:
             self._write_interval(self._fetched_step)
 
     @contextmanager
@@ -151,37 +152,43 @@ class StepMeter:
         self._interval_began += self.clock() - began
 
     def _fetch(self, step: int, measured: Measured) -> None:
-        host = _HostMeasured(*(float(value) for value in jax.device_get(measured)))
-        if not (math.isfinite(host.loss_sum) and math.isfinite(host.grad_norm)):
+        host: Measured = jax.device_get(measured)
+        alone = Sums()
+        alone.add(host)
+        loss, grad_norm = alone.mean_fields()["loss"], float(host.grad_norm)
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise RunError(
-                f"The loss of step {step} is {host.loss_sum}, the norm of its gradient {host.grad_norm}.",
+                f"The loss of step {step} is {loss}, the norm of its gradient {grad_norm}.",
                 remedy="lower optimizer.learning_rate or clip_norm; the checkpoints before it are sound",
             )
-        log.debug("step %d: loss %.4f", step, host.loss_sum / max(host.weight_sum, 1.0))
-        self._interval.append(host)
+        log.debug("step %d: loss %.4f", step, loss)
+        self._interval.add(host)
+        self._newest = host
         self._fetched_step = step
         if step % self.interval_steps == 0:
             self._write_interval(step)
 
     def _write_interval(self, step: int) -> None:
         seconds = max(self.clock() - self._interval_began, 1e-9)
-        steps = step - self._last_step
-        loss = sum(m.loss_sum for m in self._interval) / max(sum(m.weight_sum for m in self._interval), 1.0)
-        record: dict[str, float] = {
+        assert self._newest is not None, "a line stands for at least one step"
+        before, now = self.place_of(self._last_step), self.place_of(step)
+        fields = self._interval.mean_fields()
+        record: dict[str, Any] = {
             "step": step,
-            "loss": loss,
-            "accuracy": sum(m.correct for m in self._interval)
-            / max(sum(m.weight_sum for m in self._interval), 1.0),
-            "grad_norm": self._interval[-1].grad_norm,
-            "learning_rate": self._interval[-1].learning_rate,
-            "epoch": round(self.epoch_of(step), 4),
-            "examples_per_second": round(steps * self.batch_examples / seconds, 2),
-            "tokens_per_second": round(steps * self.batch_tokens / seconds, 1),
+            **fields,
+            "grad_norm": float(self._newest.grad_norm),
+            "learning_rate": float(self._newest.learning_rate),
+            "epoch": round(now.epoch, 4),
+            "examples_per_second": round((now.examples - before.examples) / seconds, 2),
+            f"{self.unit}_per_second": round((now.tokens - before.tokens) / seconds, 1),
             "waiting_share": round(self._waited / seconds, 4),
             "time": round(time.time(), 3),
         }
+        if now.source_epochs:
+            record["source_epochs"] = {name: round(epoch, 4) for name, epoch in now.source_epochs.items()}
         self.file.write(record)
-        rate = f"{format_count(record['tokens_per_second'])} tokens/s, waiting {record['waiting_share']:.0%}"
-        self.progress.update(step, f"step {step}, loss {loss:.3f}, {rate}")
-        self._interval, self._waited = [], 0.0
+        rate = f"{format_count(record[f'{self.unit}_per_second'])} {self.unit}/s"
+        rate += f", waiting {record['waiting_share']:.0%}"
+        self.progress.update(now.tokens, f"step {step}, loss {fields['loss']:.3f}, {rate}")
+        self._interval, self._newest, self._waited = Sums(), None, 0.0
         self._interval_began, self._last_step = self.clock(), step

@@ -26,16 +26,28 @@ class TrainState(NamedTuple):
     step: Int[Array, ""]
     """Completed updates."""
     params: Params
-    model_state: dict[str, Array]
+    model_state: dict[str, Any]
+    """Running statistics; of encoders none."""
     opt_state: optax.OptState
 
 
-def initial_state(table: ParamTable, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
-    """Return the state of step 0, a pure function of the seed."""
+def initial_state(
+    table: ParamTable,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    state_table: ParamTable | None = None,
+) -> TrainState:
+    """Return the state of step 0, a pure function of the seed.
+
+    Args:
+        state_table: of the model's state; None: it has none.
+    """
 
     def make() -> TrainState:
         params = init_params(table, seed)
-        return TrainState(jnp.zeros([], jnp.int32), params, {}, optimizer.init(params))
+        return TrainState(
+            jnp.zeros([], jnp.int32), params, init_params(state_table or {}, seed), optimizer.init(params)
+        )
 
     return jax.jit(make)()
 

@@ -1,11 +1,12 @@
 """One update: pure functions from state and batch to state and measurements.
 
-The gradient is that of the mean loss: of the loss summed over the whole batch, divided by the summed weight.
-Cutting the batch into microbatches changes rounding and nothing else. Masks and dropout are keyed by (seed,
-step, global row).
+The gradient is that of the mean loss: of the loss summed over the whole batch, divided by the summed weight;
+where the objective has several means, of their sum. Cutting the batch into microbatches changes rounding and
+nothing else. Masks and dropout are keyed by (seed, step, global row).
 """
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Float
 
 from outlast.models.params import Params
 from outlast.models.randomness import row_keys
-from outlast.objectives.mlm import LossOutput, MlmObjective
+from outlast.objectives.loss import LossOutput, LossTerm, Objective
 from outlast.training.optimizer import Schedule
 from outlast.training.state import TrainState
 
@@ -32,14 +33,16 @@ class Measured(NamedTuple):
     correct: Float[Array, ""]
     grad_norm: Float[Array, ""]
     learning_rate: Float[Array, ""]
+    further: dict[str, LossTerm]
+    """Sums of further means of the loss, by name."""
 
 
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Measured]]
-EvaluationStep = Callable[[Params, dict[str, Array], Batch], Measured]
+EvaluationStep = Callable[[Params, dict[str, Any], Batch], Measured]
 
 
 def make_train_step(
-    objective: MlmObjective,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: Schedule,
     *,
@@ -52,38 +55,39 @@ def make_train_step(
         num_microbatches: must divide the batch; the parts are computed one after the other.
     """
 
-    def loss(
-        params: Params, model_state: dict[str, Array], step: Array, rows: Array, batch: Batch
+    def mean_loss(
+        params: Params, state: TrainState, rows: Array, batch: Batch, weight_sums: tuple[Array, ...] | None
     ) -> tuple[Array, LossOutput]:
-        keys = row_keys(seed, "train", step, rows)
-        output = objective.loss(params, model_state, batch, row_keys=keys, train=True)
-        return output.loss_sum, output
+        """Return the loss of a batch; of a part of it its share, where the weights of the whole are given."""
+        keys = row_keys(seed, "train", state.step, rows)
+        output = objective.loss(params, state.model_state, batch, row_keys=keys, train=True)
+        loss_sums, own = zip(*output.sums, strict=True)
+        weights = own if weight_sums is None else weight_sums
+        means = [loss / _at_least_one(weight) for loss, weight in zip(loss_sums, weights, strict=True)]
+        return reduce(jnp.add, means), output
 
-    def mean_loss(*arguments: Any) -> tuple[Array, LossOutput]:
-        loss_sum, output = loss(*arguments)
-        return loss_sum / _at_least_one(output.weight_sum), output
-
-    gradient = jax.grad(loss, has_aux=True)
+    gradient = jax.grad(mean_loss, has_aux=True)
 
     def accumulate(state: TrainState, batch: Batch) -> tuple[Params, LossOutput]:
         """Return the gradient of the mean loss, and sums over the batch."""
-        rows = jnp.arange(batch["input_ids"].shape[0], dtype=jnp.int32)
+        rows = jnp.arange(jax.tree.leaves(batch)[0].shape[0], dtype=jnp.int32)
         if num_microbatches == 1:
-            # Dividing the loss, not the gradient, saves a pass over an array as large as the parameters.
-            whole = jax.grad(mean_loss, has_aux=True)
-            return whole(state.params, state.model_state, state.step, rows, batch)
+            return gradient(state.params, state, rows, batch, None)
+        # Each mean has its own weight, so the parts' losses are divided before they are added up, not their
+        # gradients afterwards. The weights follow from the masks alone, which cost next to nothing.
+        keys = row_keys(seed, "train", state.step, rows)
+        weight_sums = objective.weight_sums(batch, row_keys=keys)
 
         def microbatch(total: Any, part: Any) -> tuple[Any, None]:
-            added = gradient(state.params, state.model_state, state.step, *part)
+            added = gradient(state.params, state, *part, weight_sums)
             return jax.tree.map(jnp.add, total, added), None
 
         parts = jax.tree.map(lambda x: x.reshape(num_microbatches, -1, *x.shape[1:]), (rows, dict(batch)))
         first = jax.tree.map(lambda x: x[0], parts)
-        shapes = jax.eval_shape(lambda: gradient(state.params, state.model_state, state.step, *first))
+        shapes = jax.eval_shape(lambda: gradient(state.params, state, *first, weight_sums))
         zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
         (total, output), _ = jax.lax.scan(microbatch, zeros, parts)
-        weight = _at_least_one(output.weight_sum)
-        return jax.tree.map(lambda g: g / weight, total), output
+        return total, output
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Measured]:
         gradients, output = accumulate(state, batch)
@@ -95,20 +99,23 @@ def make_train_step(
             output.metrics["correct"],
             optax.tree.norm(gradients),
             schedule(state.step),
+            output.further,
         )
         return TrainState(state.step + 1, params, output.model_state, opt_state), measured
 
     return jax.jit(train_step, donate_argnums=0)
 
 
-def make_evaluation_step(objective: MlmObjective, *, seed: int) -> EvaluationStep:
+def make_evaluation_step(objective: Objective, *, seed: int) -> EvaluationStep:
     """Return the compiled evaluation of a batch: no dropout, masks keyed by (seed, example index)."""
 
-    def evaluation_step(params: Params, model_state: dict[str, Array], batch: Batch) -> Measured:
+    def evaluation_step(params: Params, model_state: dict[str, Any], batch: Batch) -> Measured:
         keys = row_keys(seed, "evaluate", 0, batch["example_index"])
         output = objective.loss(params, model_state, batch, row_keys=keys, train=False)
         zero = jnp.zeros([], jnp.float32)
-        return Measured(output.loss_sum, output.weight_sum, output.metrics["correct"], zero, zero)
+        return Measured(
+            output.loss_sum, output.weight_sum, output.metrics["correct"], zero, zero, output.further
+        )
 
     return jax.jit(evaluation_step)
 

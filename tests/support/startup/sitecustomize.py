@@ -12,4 +12,4 @@ if _spec and _spec.loader:
     _module = importlib.util.module_from_spec(_spec)
     sys.modules[_spec.name] = _module
     _spec.loader.exec_module(_module)
-    _module.WATCH = _module.watch_this_process()
+    vars(_module)["WATCH"] = _module.watch_this_process()

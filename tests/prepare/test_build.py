@@ -18,7 +18,6 @@ from outlast.corpus.config import CorpusConfig
 from outlast.corpus.sentences import split_sentences
 from outlast.errors import ConfigError, CorpusError, OutlastError, ShardError, TokenizerError
 from outlast.prepare.build import prepare_data
-from outlast.prepare.tasks import parse_task
 from outlast.shards.config import ShardsConfig, resolve_num_shards
 from outlast.shards.manifest import read_manifest
 from outlast.shards.read import open_shard
@@ -343,15 +342,23 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("text", "task"), [(None, None), ("0/1", (0, 1)), ("2/3", (2, 3))])
-def test_a_task_is_read(text: str | None, task: tuple[int, int] | None) -> None:
-    assert parse_task(text) == task
-
-
-@pytest.mark.parametrize("text", ["3/3", "1", "-1/3", "a/b", "0/0", ""])
-def test_a_wrong_task_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="I from 0 to N-1"):
-        parse_task(text)
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ((0, 2), r"all pieces by itself[\s\S]*leave out --task"),
+        (None, r"ray is not installed[\s\S]*outlast\[ray\]"),
+    ],
+)
+def test_ray_shares_out_alone_and_must_be_there(
+    corpus: CorpusConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: tuple[int, int] | None,
+    message: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=message):
+        prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), task=task, ray="auto")
 
 
 def test_the_default_number_of_shards() -> None:

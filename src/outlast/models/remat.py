@@ -1,0 +1,31 @@
+"""What the backward pass keeps of a layer, and what it computes again.
+
+In: a layer's function and the recipe's policy. Out: the same function, wrapped. What is worth keeping is
+named where it is made, by ``kept``: the products with parameters, and what attention adds up. Everything else
+is cheap to compute again, or large. A policy changes time, memory and rounding, nothing else.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+
+Remat = Literal["none", "selective", "layer"]
+"""What the backward pass computes again: nothing; all but what is named ``kept``; whole layers."""
+
+_KEPT = "kept"
+
+
+def kept(x: Array) -> Array:
+    """Mark an array that the selective policy keeps. Not for an array of length x length."""
+    return checkpoint_name(x, _KEPT)
+
+
+def rematerialised(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    """Return a layer's function, wrapped as the policy says. For the body of a scan."""
+    if remat == "none":
+        return layer
+    policy = jax.checkpoint_policies.save_only_these_names(_KEPT) if remat == "selective" else None
+    return jax.checkpoint(layer, prevent_cse=False, policy=policy)

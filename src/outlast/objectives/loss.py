@@ -1,0 +1,70 @@
+"""What every objective gives: sums of its loss, so that parts of a batch and uneven data add up exactly.
+
+In: parameters, state, a batch and a key for each row. Out: ``LossOutput``. An objective is a frozen value
+with the functions of ``Objective``; the step and the evaluation know no more of it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from jax import Array
+from jaxtyping import Float
+
+from outlast.models.params import Params, ParamTable
+from outlast.models.randomness import RowKeys
+
+
+class LossTerm(NamedTuple):
+    """One mean of a loss of several, as sums over the batch, float32."""
+
+    loss_sum: Float[Array, ""]
+    weight_sum: Float[Array, ""]
+    correct: Float[Array, ""]
+
+
+class LossOutput(NamedTuple):
+    """Sums over the batch, so that microbatches and uneven data add up exactly."""
+
+    loss_sum: Float[Array, ""]
+    weight_sum: Float[Array, ""]
+    metrics: dict[str, Float[Array, ""]]
+    """Further sums, to be divided by ``weight_sum``: ``correct``."""
+    model_state: dict[str, Any]
+    further: dict[str, LossTerm]
+    """Further means, by name: the loss is the sum of them all."""
+
+    @property
+    def sums(self) -> tuple[tuple[Array, Array], ...]:
+        """The summed loss and the summed weight of every mean."""
+        terms = self.further.values()
+        return (self.loss_sum, self.weight_sum), *((term.loss_sum, term.weight_sum) for term in terms)
+
+
+class Objective(Protocol):
+    """A loss on a model."""
+
+    @property
+    def param_table(self) -> ParamTable:
+        """The parameters of the model."""
+        ...
+
+    @property
+    def state_table(self) -> ParamTable:
+        """What a step moves beside the parameters: the running statistics of batch norms. Mostly empty."""
+        ...
+
+    def loss(
+        self,
+        params: Params,
+        model_state: dict[str, Any],
+        batch: Mapping[str, Array],
+        *,
+        row_keys: RowKeys,
+        train: bool,
+    ) -> LossOutput:
+        """Return the loss of a batch as sums, and the model's state after it."""
+        ...
+
+    def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> tuple[Array, ...]:
+        """Return the summed weight of every mean, in the order of ``LossOutput.sums``, without the model."""
+        ...

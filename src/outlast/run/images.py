@@ -1,0 +1,147 @@
+"""Runs on images: what differs from runs on text, in one place.
+
+In: an ``ImageRecipe`` and its data set, or the run directory of such a run. Out: its parts, its held-out
+pictures, its description, its artifact. The loop, the checkpoints and the metrics are those of text.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from outlast.checkpoint.restore import Restored
+from outlast.config import build, to_dict
+from outlast.models.resnet_config import ResNetConfig, resolve_resnet
+from outlast.objectives.classify import ClassifyObjective
+from outlast.recipe import ImageRecipe
+from outlast.run.parts import RunParts
+from outlast.storage import split_url
+from outlast.stream.images.loader import ImageStream
+from outlast.training.evaluate_sources import HeldOutSource
+from outlast.training.optimizer import decays, make_optimizer, make_schedule
+from outlast.training.phase_plan import Phase
+from outlast.training.phases import Phases
+
+ARCHITECTURE = "resnet"
+_SPLIT = "validation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageParts(RunParts):
+    """What a recipe of images and its data come to, before any array is made."""
+
+    recipe: ImageRecipe
+    phases: Phases[ImageStream]
+    objective: ClassifyObjective
+
+    @property
+    def stream(self) -> ImageStream:
+        """The pictures that are trained on."""
+        return self.phases.streams[0]
+
+
+def assemble_images(recipe: ImageRecipe) -> ImageParts:
+    """Check a recipe against its data and make the parts of the run. Raises ConfigError, ShardError."""
+    stream = ImageStream(recipe.stream, seed=recipe.training.seed)
+    model = resolve_resnet(recipe.model, num_classes=stream.manifest.num_classes)
+    objective = ClassifyObjective(
+        model=model,
+        config=recipe.objective,
+        compute_dtype=jnp.dtype(recipe.training.compute_dtype),
+        remat=recipe.training.remat == "layer",
+    )
+    schedule = make_schedule(recipe.optimizer, recipe.training.total_steps)
+    # One phase; a picture counts as one.
+    phase = Phase(
+        first_step=0,
+        num_steps=recipe.training.total_steps,
+        sequence_length=1,
+        global_batch_size=recipe.stream.global_batch_size,
+        first_data_step=0,
+        examples_before=0,
+        tokens_before=0,
+    )
+    return ImageParts(
+        recipe=recipe,
+        phases=Phases([phase], [stream]),
+        objective=objective,
+        schedule=schedule,
+        optimizer=make_optimizer(recipe.optimizer, schedule, decays(objective.param_table)),
+        identity={
+            "seed": recipe.training.seed,
+            "data": stream.identity,
+            "model": {"architecture": ARCHITECTURE, **model.to_dict()},
+            "objective": to_dict(recipe.objective),
+            "optimizer": to_dict(recipe.optimizer),
+            "total_steps": recipe.training.total_steps,
+        },
+    )
+
+
+class HeldOutImages:
+    """The held-out split of a run on images, each picture as evaluation shows it."""
+
+    def __init__(self, parts: ImageParts) -> None:
+        # In manifest order: lanes belong to training, and a small split may not fill them.
+        config = replace(parts.recipe.stream, num_lanes=1, window_examples=None)
+        self._stream = ImageStream(config, seed=parts.recipe.training.seed, split=_SPLIT)
+        self._limit = parts.recipe.training.evaluation_examples
+
+    def sources(self, step: int) -> list[HeldOutSource]:
+        """Return one pass; it is the same for every step."""
+        del step
+        return [HeldOutSource(None, self._stream.evaluation_batches(self._limit))]
+
+
+def open_held_out_images(parts: ImageParts) -> HeldOutImages | None:
+    """Return the held-out pictures of a run, None where its data set has none."""
+    return HeldOutImages(parts) if _SPLIT in parts.stream.manifest.splits else None
+
+
+def describe_images(parts: ImageParts) -> dict[str, Any]:
+    """Return what the run directory keeps: the recipe as resolved, and the names of the classes."""
+    recipe = to_dict(parts.recipe)
+    # Whole, so that the run can be evaluated from any folder.
+    name = split_url(recipe["stream"]["manifest"])[1]
+    recipe["stream"]["manifest"] = f"{parts.stream.store.url}/{name}"
+    return {"recipe": recipe, "classes": parts.stream.manifest.classes}
+
+
+def export_images(
+    restored: Restored, description: dict[str, Any], out: Path, *, where: str, provenance: dict[str, Any]
+) -> Path:
+    """Write a checkpoint as a Hugging Face model folder; return the folder.
+
+    Args:
+        description: what ``describe_images`` returned, as it was read back.
+        where: the file it was read from.
+    """
+    from outlast.huggingface.images import export_image_model, image_processor_config
+
+    recipe = build(ImageRecipe, description["recipe"], where=where)
+    model = dict(restored.commit.identity["model"])
+    del model["architecture"]
+
+    def arrays(prefix: str) -> dict[str, Any]:
+        return {
+            name.removeprefix(prefix): value
+            for name, value in restored.arrays.items()
+            if name.startswith(prefix)
+        }
+
+    images = recipe.stream.images
+    return export_image_model(
+        arrays("params/"),
+        arrays("model_state/"),
+        ResNetConfig.from_dict(model),
+        out,
+        classes=description.get("classes"),
+        preprocessor=image_processor_config(
+            image_size=images.image_size,
+            shorter_side=images.resize or images.image_size,
+            mean=recipe.objective.pixel_mean,
+            deviation=recipe.objective.pixel_deviation,
+        ),
+        provenance=provenance,
+    )

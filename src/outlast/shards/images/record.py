@@ -1,0 +1,72 @@
+"""What became of a piece of a build of images, and how the pieces become a manifest.
+
+In: the record of each finished piece. Out: the manifest, a function of the sources and the configuration
+alone (docs/design/building_shards.md).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.errors import ShardError
+from outlast.shards.images.manifest import ImageManifest, ImageShardEntry
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """What became of a piece.
+
+    Attributes:
+        piece: its number.
+        split: that it belongs to.
+        shard: its tar; None where nothing of it became an example.
+        most_label: the largest label, -1 without examples.
+        image_bytes: of all images.
+        ignored_files, bad_examples: what became no example.
+    """
+
+    piece: int
+    split: str
+    shard: ImageShardEntry | None
+    most_label: int
+    image_bytes: int
+    ignored_files: int = 0
+    bad_examples: int = 0
+
+
+def make_image_manifest(
+    records: Sequence[ImageRecord], classes: tuple[str, ...] | None, provenance: Mapping[str, Any]
+) -> ImageManifest:
+    """Put the records of all pieces together, in the order of the pieces.
+
+    Raises:
+        ShardError: no example at all; a label without a name where the classes have names.
+    """
+    splits: dict[str, tuple[ImageShardEntry, ...]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    for split in dict.fromkeys(record.split for record in records):
+        of_split = [record for record in records if record.split == split]
+        entries = tuple(record.shard for record in of_split if record.shard is not None)
+        if entries:
+            splits[split] = entries
+        counts[split] = {
+            "images": sum(entry.num_examples for entry in entries),
+            "image_bytes": sum(record.image_bytes for record in of_split),
+            "ignored_files": sum(record.ignored_files for record in of_split),
+            "bad_examples": sum(record.bad_examples for record in of_split),
+        }
+    if not splits:
+        raise ShardError(
+            "The sources hold no example.",
+            expected="images with a label each",
+            remedy="docs/formats/image_shard.md says what makes an example",
+        )
+    num_classes = 1 + max(record.most_label for record in records)
+    if classes is not None and num_classes > len(classes):
+        raise ShardError(f"The label {num_classes - 1} has no name; there are {len(classes)} classes.")
+    return ImageManifest(
+        num_classes=num_classes if classes is None else len(classes),
+        classes=classes,
+        splits=splits,
+        provenance={**provenance, "counts": counts},
+    )

@@ -1,0 +1,215 @@
+"""The machine behind every stream: from an order and a packing to batches by step, read ahead by threads.
+
+In: the opened shards of a split, what an example is, and the order of examples. Out: dicts of numpy arrays.
+Invariant: ``batch(step)`` is a pure function, so any thread may make any batch, a resume starts anywhere, and
+nothing about the data needs saving.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlast.errors import ShardError
+from outlast.stream.blocks import Batch
+from outlast.stream.config import StreamConfig
+from outlast.stream.memory import Empty, RecycledMemory
+from outlast.stream.mixture import Mixture
+from outlast.stream.order import Order, WindowKey, check_divides, default_lanes_and_window
+
+
+class Packing(Protocol):
+    """What an example is, and how examples become a batch."""
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    def open(self, shard: int) -> None: ...
+
+    def padding(self, num_rows: int) -> Batch: ...
+
+    def gather(
+        self,
+        shards: NDArray[np.int64],
+        records: NDArray[np.int64],
+        shard_of: Callable[[int], Any],
+        empty: Empty = np.empty,
+        /,
+    ) -> Batch: ...
+
+
+class OpenShards(Protocol):
+    """The shards of a split by their numbers, opened when they are first asked for."""
+
+    def get(self, index: int) -> Any: ...
+
+
+class ExampleStream:
+    """The examples of one split, as this process sees them: of text, or of images.
+
+    Args:
+        config: the ``[stream]`` table.
+        split: of the manifest.
+        shards: of the split.
+        packing: what an example is.
+        order: of the examples.
+        process_index, process_count: this process reads its own share of every batch's rows.
+
+    Raises:
+        ConfigError: a batch that does not divide.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        *,
+        split: str,
+        shards: OpenShards,
+        packing: Packing,
+        order: Order | Mixture,
+        process_index: int,
+        process_count: int,
+    ) -> None:
+        self.config = config
+        self.split = split
+        self.packing = packing
+        self.order = order
+        self._shards = shards
+        check_divides("the number of processes", process_count, config.global_batch_size)
+        self.process_batch_size = config.global_batch_size // process_count
+        self.first_row = process_index * self.process_batch_size
+        self.own_rows = (self.first_row, self.first_row + self.process_batch_size)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the order depends on: a resume that would change any of it is refused."""
+        raise NotImplementedError
+
+    @property
+    def num_examples(self) -> int:
+        return self.order.num_examples
+
+    def epochs_of(self, step: int) -> dict[str, float]:
+        """Return how many epochs of each source of a mixture are consumed before a step; else nothing."""
+        del step
+        return {}
+
+    def batch(self, step: int) -> Batch:
+        """Return this process's rows of the batch of a step."""
+        return self.batches(step, 1)[0]
+
+    def batches(self, step: int, num_steps: int) -> list[Batch]:
+        """Return this process's rows of the batches of consecutive steps, gathered together.
+
+        The batches are views of common arrays: visiting a shard costs the same for one batch as for many.
+        """
+        return self._batches(step, num_steps, np.empty)
+
+    def _batches(self, step: int, num_steps: int, empty: Empty) -> list[Batch]:
+        size = self.process_batch_size
+        together = self._gather_steps(step, num_steps, empty)
+        return [
+            {name: array[first : first + size] for name, array in together.items()}
+            for first in range(0, num_steps * size, size)
+        ]
+
+    def _gather_steps(self, step: int, num_steps: int, empty: Empty) -> Batch:
+        """Return this process's rows of the batches of consecutive steps, end to end."""
+        shards, records = self.order.rows(step, *self.own_rows, num_steps)
+        return self.packing.gather(shards, records, self._shards.get, empty)
+
+    def batches_from(self, step: int) -> Generator[Batch]:
+        """Yield the batches of step, step + 1, ... without end, read ahead by threads.
+
+        An array of a batch stays as it is for as long as anything refers to it or to a part of it; then its
+        memory is used again.
+        """
+        num_steps = self._steps_together()
+        most = max(self.config.reader_threads, -(-self.config.prefetch_batches // num_steps)) + 1
+        readers = ThreadPoolExecutor(self.config.reader_threads, "outlast-reader")
+        # Apart from the readers: a window may be many downloads, and no batch waits behind them.
+        warmer = ThreadPoolExecutor(1, "outlast-warmer")
+        closing = threading.Event()
+        warmed: dict[tuple[int, int], WindowKey] = {}
+        memory = RecycledMemory(most + 1)
+        ahead: deque[Future[list[Batch]]] = deque()
+        try:
+            while True:
+                while len(ahead) < most:
+                    ahead.append(readers.submit(self._batches, step, num_steps, memory.empty))
+                    step += num_steps
+                    # Sorted and opened ahead of need: nobody waits at the border of a window.
+                    for key in self.order.upcoming(step - 1, *self.own_rows):
+                        if warmed.get((key.source, key.lane)) != key:
+                            warmed[key.source, key.lane] = key
+                            warmer.submit(self._open_window, key, closing)
+                yield from ahead.popleft().result()
+        finally:
+            closing.set()
+            for pool in (readers, warmer):
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _steps_together(self) -> int:
+        """Return how many steps a reader gathers at once, sharing what a visit to the shards costs."""
+        return 1
+
+    def evaluation_batches(self, limit: int | None = None) -> Iterator[Batch]:
+        """Yield every example of the split once, in manifest order, in batches of ``process_batch_size``.
+
+        ``example_index`` int32 names each row's example; ``example_weights`` float32 is 0 for the rows that
+        fill up the last batch. With a limit, the examples are spread evenly over the split.
+        """
+        total = self.num_examples
+        chosen = np.arange(total) if limit is None or limit >= total else np.arange(limit) * total // limit
+        for first in range(0, len(chosen), self.process_batch_size):
+            indices = chosen[first : first + self.process_batch_size]
+            missing = self.process_batch_size - len(indices)
+            batch = self.examples(indices)
+            if missing:
+                padding = self.packing.padding(missing)
+                batch = {name: np.concatenate((batch[name], padding[name])) for name in batch}
+            batch["example_index"] = np.concatenate((indices, np.zeros(missing))).astype(np.int32)
+            is_there = (np.arange(self.process_batch_size) < len(indices)).astype(np.float32)
+            batch["example_weights"] = is_there * batch.get("example_weights", np.float32(1))
+            yield batch
+
+    def examples(self, indices: NDArray[np.int64]) -> Batch:
+        """Return examples by their numbers in manifest order, which the order knows as shard and record."""
+        ends = np.cumsum(self.order.shard_examples)
+        shards = np.searchsorted(ends, indices, side="right")
+        records = indices - np.concatenate(([0], ends))[shards]
+        return self.packing.gather(shards, records, self._shards.get)
+
+    def _open_window(self, key: WindowKey, closing: threading.Event) -> None:
+        for shard in self.order.shards_of(key):
+            if closing.is_set():
+                return
+            self._shards.get(shard)
+            self.packing.open(shard)
+
+
+def make_order(config: StreamConfig, examples: tuple[int, ...], num_bytes: int, seed: int) -> Order:
+    """Return the order of a split. Raises ConfigError, or ShardError where the split is empty.
+
+    Args:
+        config: of the stream.
+        examples: of each shard.
+        num_bytes: that reading all examples once touches.
+        seed: of the run.
+    """
+    if not sum(examples):
+        raise ShardError("The split holds no examples.", remedy="prepare the data again with more of it")
+    num_lanes, window = default_lanes_and_window(
+        sum(examples), num_bytes, len(examples), config.global_batch_size
+    )
+    return Order(
+        examples,
+        global_batch_size=config.global_batch_size,
+        num_lanes=config.num_lanes or num_lanes,
+        window_examples=config.window_examples or window,
+        seed=seed,
+    )

@@ -1,0 +1,219 @@
+"""Images become shards: from folders, lists and Parquet files, the same bytes however often it was killed."""
+
+import csv
+import io
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.errors import CorpusError, OutlastError, ShardError
+from outlast.shards.images.build import PackConfig, pack_images
+from outlast.shards.images.import_tars import import_tars
+from outlast.shards.images.index import open_index
+from outlast.shards.images.manifest import ImageManifest, read_image_manifest
+from outlast.shards.images.records import FieldRules
+from outlast.shards.images.tar_writer import ImageShardWriter
+from outlast.shards.images.verify import describe_images, summarize_images, verify_images
+from outlast.storage import LocalStore
+from support.command import Command, kill_when
+from support.files import from_hexdump
+from support.images import encoded, jpeg, picture
+
+CLASSES = ("bird", "cat", "あひる")
+COUNT = 30
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of classes: picture n is of class n mod 3."""
+    for number in range(COUNT):
+        path = tmp_path / "src" / CLASSES[number % 3] / f"deep{number % 2}" / f"{number:03d}.JPG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(number))
+    (tmp_path / "src" / "bird" / "Thumbs.db").write_bytes(b"no picture")
+    return tmp_path / "src"
+
+
+def packed(url: str) -> dict[bytes, int]:
+    """Return the label of each image of the training split, checked against the tars' own labels."""
+    manifest, store = read_image_manifest(url)
+    found: dict[bytes, int] = {}
+    for entry in manifest.shards("train"):
+        path = store.local_path(entry.name)
+        assert path is not None
+        content = path.read_bytes()
+        index = open_index(path.with_name(entry.index.name), entry)
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            labels = [tar.extractfile(m).read() for m in tar if m.name.endswith(".cls")]  # pyright: ignore[reportOptionalMemberAccess]
+        assert [int(label) for label in labels] == index.label.tolist()
+        for offset, size, label in zip(*(column.tolist() for column in index), strict=True):
+            found[content[offset : offset + size]] = label
+    assert verify_images(url) == []
+    return found
+
+
+def pack(source: Path, out: Path, **options: Any) -> str:
+    return pack_images({"train": str(source)}, str(out), PackConfig(**options), num_processes=1)
+
+
+def test_a_folder_of_classes(folder: Path, tmp_path: Path) -> None:
+    url = pack(folder, tmp_path / "out", most_images=7)
+    assert packed(url) == {jpeg(number): number % 3 for number in range(COUNT)}
+    manifest, _ = read_image_manifest(url)
+    assert manifest.classes == CLASSES
+    assert [entry.num_examples for entry in manifest.shards("train")] == [7, 7, 7, 7, 2]
+    assert [entry.name for entry in manifest.shards("train")][-1] == "train-000004.tar"
+    lines = summarize_images(describe_images(url))
+    assert lines["train"].startswith("30 images in 5 shards")
+    assert "あひる" in lines["classes"]
+
+
+def test_shards_are_bounded_in_bytes_and_mixed(folder: Path, tmp_path: Path) -> None:
+    manifest, _ = read_image_manifest(pack(folder, tmp_path / "a", most_bytes=16_384))
+    sizes = [entry.size_bytes for entry in manifest.shards("train")]
+    assert max(sizes) <= 16_384 + 1024
+    labels = list(packed(str(tmp_path / "a" / "manifest.json")).values())
+    assert labels != sorted(labels)
+    pack(folder, tmp_path / "b", seed=None)
+    labels = list(packed(str(tmp_path / "b" / "manifest.json")).values())
+    assert labels == sorted(labels)
+
+
+def test_plain_tar_reads_it_and_an_import_agrees(folder: Path, tmp_path: Path) -> None:
+    url = pack(folder, tmp_path / "out")
+    tar = tmp_path / "out" / "train-000000.tar"
+    listed = subprocess.run(["tar", "-tf", tar], capture_output=True, text=True, check=True)
+    assert listed.stdout.splitlines()[:2] == ["000000000.jpg", "000000000.cls"]
+    assert listed.stderr == ""
+    imported, _ = read_image_manifest(
+        import_tars({"train": [str(tar)]}, str(tmp_path / "again"), FieldRules(), num_processes=1)
+    )
+    assert imported.shards("train") == read_image_manifest(url)[0].shards("train")
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+def test_lists(folder: Path, tmp_path: Path, kind: str) -> None:
+    path = folder / f"list.{kind}"
+    rows = [(file.relative_to(folder).as_posix(), int(file.stem)) for file in sorted(folder.rglob("*.JPG"))]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if kind == "jsonl":
+            file.writelines(json.dumps({"image": name, "label": label}) + "\n" for name, label in rows)
+        else:
+            writer = csv.writer(file, delimiter="," if kind == "csv" else "\t")
+            writer.writerows([("label", "image"), *((label, name) for name, label in rows)])
+    url = pack(path, tmp_path / "out")
+    assert packed(url) == {jpeg(number): number for number in range(COUNT)}
+    assert read_image_manifest(url)[0].classes is None
+
+
+def test_parquet_files_as_hugging_face_has_them(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    contents = [encoded(picture(n), "PNG") if n % 4 == 0 else jpeg(n) for n in range(COUNT)]
+    names = json.dumps({"info": {"features": {"label": {"names": ["a", "b", "c"], "_type": "ClassLabel"}}}})
+    for part in range(2):
+        rows = range(part * 15, part * 15 + 15)
+        images = [{"bytes": contents[n], "path": f"{n}.jpg"} for n in rows]
+        table = arrow.table({"image": images, "label": [n % 3 for n in rows]})
+        table = table.replace_schema_metadata({"huggingface": names})
+        (tmp_path / "src").mkdir(exist_ok=True)
+        parquet.write_table(table, tmp_path / "src" / f"train-{part:05d}-of-00002.parquet", row_group_size=4)
+    url = pack(tmp_path / "src", tmp_path / "out", most_images=6)
+    assert packed(url) == {content: n % 3 for n, content in enumerate(contents)}
+    manifest = read_image_manifest(url)[0]
+    assert manifest.classes == ("a", "b", "c")
+    assert [entry.num_examples for entry in manifest.shards("train")] == [6, 6, 3, 6, 6, 3]
+    table = arrow.table({"image": [{"bytes": None, "path": "/etc/passwd"}], "label": [0]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(CorpusError, match="The image has 0 bytes") as caught:
+        pack(tmp_path / "x.parquet", tmp_path / "none")
+    assert "x.parquet, row 0" in str(caught.value.where)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("list.csv", "image,label\nbird/deep0/000.JPG,\n", "line has no image or no label"),
+        ("list.csv", "path,label\nx,1\n", "line has no image or no label"),
+        ("list.csv", "image,label\n../outside.jpg,1\n", "outside the folder"),
+        ("list.csv", "image,label\n/etc/passwd,1\n", "outside the folder"),
+        ("list.csv", "image,label\nnone.jpg,1\n", "no file 'none.jpg'"),
+        ("list.csv", "image,label\n", "list is empty"),
+        ("list.jsonl", "{}\n", "line has no image or no label"),
+        ("list.jsonl", "{\n", "cannot be read"),
+        ("list.jsonl", "[" * 5000, "cannot be read"),
+        ("x.parquet", "no parquet", "Parquet file cannot be read"),
+    ],
+)
+def test_what_is_no_list_is_refused(
+    folder: Path, tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    (tmp_path / "outside.jpg").write_bytes(jpeg(1))
+    (folder / name).write_text(content)
+    with pytest.raises(CorpusError, match=message) as caught:
+        pack(folder / name, tmp_path / "out")
+    assert caught.value.where is not None
+    assert name in caught.value.where
+
+
+def test_what_is_no_folder_of_classes_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "loose.jpg").write_bytes(jpeg(1))
+    with pytest.raises(CorpusError, match="lies in no folder of a class"):
+        pack(folder, tmp_path / "out")
+    (folder / "loose.jpg").rename(folder / "bird" / "empty.jpg").write_bytes(b"")
+    with pytest.raises(OutlastError, match="The image has 0 bytes"):
+        pack(folder, tmp_path / "out")
+    url = pack(folder, tmp_path / "skipped", on_bad="skip")
+    assert read_image_manifest(url)[0].provenance["counts"]["train"]["bad_examples"] == 1
+    with pytest.raises(ShardError, match="another corpus or configuration"):
+        pack(folder, tmp_path / "skipped")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_a_killed_build_ends_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    command = Command(tmp_path / "cache")
+    line = ("shards", "images", folder, "--images-per-shard", "2", "--processes", "2", "--out")
+    command.run(*line, tmp_path / "whole")
+    out = tmp_path / "out"
+    assert kill_when(command.start(*line, out), lambda: len(list(out.glob("*.tar"))) >= 4), "it had ended"
+    assert not (out / "manifest.json").exists()
+    command.run(*line, out)
+    assert contents(out) == contents(tmp_path / "whole")
+    shown = command.run("shards", "verify", out / "manifest.json")
+    assert "every byte is as it was written" in shown
+    assert "30 images in 15 shards" in command.run("shards", "show", out / "manifest.json")
+
+
+def test_verify_names_what_is_wrong(folder: Path, tmp_path: Path) -> None:
+    url = pack(folder, tmp_path / "out", most_images=10)
+    tar, index = tmp_path / "out" / "train-000001.tar", tmp_path / "out" / "train-000002.index.safetensors"
+    content = bytearray(tar.read_bytes())
+    content[0] ^= 1
+    tar.write_bytes(content)
+    index.unlink()
+    problems = verify_images(url)
+    assert len(problems) == 3
+    assert problems[0].startswith("train-000001.tar: has sha256")
+    assert "checksum" in problems[1] or "no tar file" in problems[1]
+    assert problems[2] == "train-000002.index.safetensors: is missing"
+
+
+def test_the_worked_example_is_what_is_written(tmp_path: Path) -> None:
+    with ImageShardWriter(0) as writer:
+        writer.add(b"P6 1 1 255 \x01\x02\x03", "ppm", 3)
+        writer.add(b"P6 1 1 255 \x04\x05\x06", "ppm", 0)
+        entry = writer.write(LocalStore(tmp_path), "train-000000.tar")
+    page = Path(__file__).parents[3] / "docs" / "formats" / "image_shard.md"
+    expected = from_hexdump(page.read_text(encoding="utf-8"), 1)
+    assert expected == (tmp_path / entry.index.name).read_bytes()
+    assert entry.size_bytes == (tmp_path / entry.name).stat().st_size == 5120
+    manifest = ImageManifest(num_classes=4, splits={"train": (entry,)}, provenance={})
+    assert manifest.shards("train") == (entry,)
