@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import zstandard
+from hypothesis import strategies as st
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
@@ -239,3 +241,51 @@ def test_a_wrong_configuration_is_refused(values: dict[str, object], message: st
 
     with pytest.raises(ConfigError, match=message):
         build(CorpusConfig, values, where="test")
+
+
+LINES = st.one_of(
+    st.dictionaries(st.text(), st.text() | st.none() | st.floats() | st.integers(), max_size=3).map(
+        json.dumps
+    ),
+    st.text().map(lambda text: json.dumps({"text": text}, ensure_ascii=False)),
+    st.sampled_from(
+        ['{"text": "\\ud800"}', '{"text": "a", "text": "b"}', '{"x": NaN, "text": "a"}', '{"text": 1}']
+    ),
+    st.sampled_from(
+        ['{"text": "\\ud83d\\ude00"}', '{"text": "\\u0000"}', "[" * 3000, '{"text": "a"', '"text"']
+    ),
+    st.sampled_from(
+        ['{"text": "a\tb"}', '{"n": 123456789012345678901234567890, "text": "a"}', '{"text":\x0c"a"}']
+    ),
+)
+
+
+@hypothesis.given(LINES.map(str.encode), st.integers(0, 60), st.binary(max_size=2))
+def test_a_line_is_read_as_json_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, line: bytes, place: int, noise: bytes
+) -> None:
+    """Also where bytes in it are exchanged: a document, or an error of the same kind."""
+    line = (line[:place] + noise + line[place + len(noise) :]).replace(b"\n", b" ").replace(b"\r", b" ")
+
+    def slow() -> str | None:
+        text = line.decode("utf-8", "replace").removeprefix("\ufeff")
+        try:
+            record: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        found: Any = record.get("text") if isinstance(record, dict) else None
+        return found if isinstance(found, str) else None
+
+    path = tmp_path_factory.getbasetemp() / "lines.jsonl"
+    path.write_bytes(line + b"\n")
+    config = CorpusConfig(path=str(path), format="jsonl", encoding="utf-8", undecodable="replace")
+    expected = slow()
+    try:
+        found = read(config)
+    except CorpusError:
+        found = None
+    if expected is None:
+        assert not found
+    else:
+        clean = expected.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        assert found == ([clean] if clean.strip() else [])

@@ -61,6 +61,10 @@ def test_sentencepiece_ids_are_the_reference(test_data: Path, folder: str, name:
         assert ids.dtype == np.int32
         assert ids.tolist() == line["ids"]
         assert tokenizer.decode(ids) == line["decoded"]
+    texts = [line["text"] for line in lines]
+    contents = [text.encode() for text in texts]
+    for line, ids in zip(lines, tokenizer.encode_utf8(texts, contents), strict=True):
+        assert (ids.dtype, ids.tolist()) == (np.int32, line["ids"])
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,7 @@ def test_tokenizers_ids_are_the_reference(test_data: Path, tmp_path: Path, name:
     specials = set(tokenizer.manifest.special_ids.values()) - {tokenizer.manifest.special_ids["unk"]}
     for line in reference_lines(test_data, name):
         ids = tokenizer.encode(line["text"]).tolist()
+        assert tokenizer.encode_utf8([line["text"]], [line["text"].encode()])[0].tolist() == ids
         if not specials & set(line["ids"]):
             assert ids == line["ids"]
         assert not specials & set(ids)

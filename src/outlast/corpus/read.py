@@ -18,31 +18,39 @@ from outlast.prng import derive_key
 
 
 def read_documents(config: CorpusConfig, extents: Iterable[Extent], tally: Tally) -> Iterator[str]:
-    """Yield the documents that begin in the extents; count them in the tally.
+    """Yield the documents that begin in the extents, as ``read_encoded``."""
+    return (document for document, _ in read_encoded(config, extents, tally))
+
+
+def read_encoded(
+    config: CorpusConfig, extents: Iterable[Extent], tally: Tally
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the documents that begin in the extents, each with its UTF-8; count them in the tally.
 
     Raises:
         CorpusError: a file that is missing, damaged or changed since it was listed, bytes that are no text
-        (unless
-            they are to be replaced), a record without text, a document that is too long.
+            (unless they are to be replaced), a record without text, a document that is too long.
         StorageError: a store that cannot be read from.
     """
     read_marks = markup_reader(config)
     for extent in extents:
         for text, place in _read_extent(config, extent, tally):
             whole = text.replace("\r\n", "\n") if "\r" in text else text
-            num_bytes = _utf8_bytes(whole)
-            if num_bytes < 0:
+            try:
+                content = whole.encode()
+            except UnicodeEncodeError:
                 whole = _without_surrogates(config, whole, extent.file.name, place, tally)
-                num_bytes = len(whole.encode())
-            if num_bytes > config.max_document_bytes:
+                content = whole.encode()
+            if len(content) > config.max_document_bytes:
                 raise too_long(config.max_document_bytes, place)
             for document in read_marks(whole) if read_marks else (whole,):
                 if not document.strip():
                     tally.empty_documents += 1
                     continue
+                content = document.encode() if read_marks else content
                 tally.documents += 1
-                tally.text_bytes += _utf8_bytes(document) if read_marks else num_bytes
-                yield document
+                tally.text_bytes += len(content)
+                yield document, content
 
 
 def read_splits(
@@ -50,8 +58,8 @@ def read_splits(
 ) -> Iterator[tuple[str, str]]:
     """Yield (split, document) of extents of ``path``, then of ``validation_path``. Raises CorpusError."""
     choose = split_chooser(config)
-    for document in read_documents(config, extents, tally):
-        yield choose(document.encode()), document
+    for document, content in read_encoded(config, extents, tally):
+        yield choose(content), document
     for document in read_documents(config, held_out, tally):
         yield "validation", document
 
@@ -102,14 +110,6 @@ def _check_unchanged(file: CorpusFile) -> None:
             expected=f"{file.size_bytes} bytes, as when the corpus was listed",
             remedy="prepare the changed corpus into another folder",
         )
-
-
-def _utf8_bytes(document: str) -> int:
-    """Return the length in UTF-8, or -1 where the text cannot be encoded."""
-    try:
-        return len(document) if document.isascii() else len(document.encode())
-    except UnicodeEncodeError:
-        return -1
 
 
 def _without_surrogates(config: CorpusConfig, document: str, file: str, place: str, tally: Tally) -> str:

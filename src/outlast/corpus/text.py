@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+import orjson
+
 from outlast.corpus.compressed import open_binary
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Decoder, Tally, is_byte_aligned
@@ -215,17 +217,28 @@ def _read_json_lines(
         number += 1
         if not line.isspace():
             place = _line_place(decoder.file, lines, begin, number)
-            text = _json_text(_text(decoder, line, offset), config.text_field, place)
+            text = _json_text(_json_record(decoder, line, offset, place), config.text_field, place)
             yield text, f"{decoder.file}, byte {offset}"
 
 
-def _json_text(line: str, field: str, place: Place) -> str:
+def _json_record(decoder: Decoder, line: bytes, offset: int, place: Place) -> Any:
+    """Parse a line. orjson is faster, for it takes bytes, and stricter: half of a surrogate pair, NaN, a mark
+    or bytes that are no UTF-8 it refuses. What it takes it reads as json does; the rest json decides.
+    """
+    if decoder.encoding == "utf-8":
+        try:
+            return orjson.loads(line)
+        except orjson.JSONDecodeError:
+            pass
     try:
-        record: Any = json.loads(line)
+        return json.loads(_text(decoder, line, offset))
     except (ValueError, RecursionError) as error:
         raise CorpusError(
             f"The line is not valid JSON: {error}", where=place(), remedy="repair or remove it"
         ) from None
+
+
+def _json_text(record: Any, field: str, place: Place) -> str:
     if not isinstance(record, dict):
         raise CorpusError("The line holds no JSON object.", where=place(), expected=f'{{"{field}": "..."}}')
     record = cast(dict[str, Any], record)

@@ -32,12 +32,14 @@ def encode_documents(
     documents: Sequence[str],
     split: Callable[[str], list[str]] | None,
     words: WordMarker | None = None,
+    contents: Sequence[bytes] | None = None,
 ) -> list[EncodedDocument]:
     """Encode documents; with ``split`` each sentence by itself, as the original BERT's data does.
 
     Args:
         split: returns the sentences of a document, whose concatenation is the document.
         words: marks the words, by the same tokenizer. A sentence begins with a word.
+        contents: the documents in UTF-8, where that is there already.
 
     Raises:
         TokenizerError: a text holds half of a surrogate pair; a segmenter gives what cannot be.
@@ -45,7 +47,10 @@ def encode_documents(
     if words is not None:
         return _encode_marked(words, documents, split)
     if split is None:
-        return [EncodedDocument(ids, None) for ids in tokenizer.encode_batch(documents)]
+        encoded = (
+            tokenizer.encode_utf8(documents, contents) if contents else tokenizer.encode_batch(documents)
+        )
+        return [EncodedDocument(ids, None) for ids in encoded]
     sentences = [split(document) for document in documents]
     ids, lengths = tokenizer.encode_joined(list(chain.from_iterable(sentences)))
     result: list[EncodedDocument] = []

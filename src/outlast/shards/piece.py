@@ -4,7 +4,7 @@ In: the number of a piece and its extents. Out: at most one shard for each split
 the piece as finished. Memory is bounded: documents stream to the tokenizer in batches, tokens to disk.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -14,8 +14,8 @@ from outlast.cleaning.documents import DocumentCleaning
 from outlast.cleaning.tally import CleaningTally
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import Count, PieceJob
-from outlast.corpus.read import read_documents, split_chooser
+from outlast.corpus.plan import Count, Extent, PieceJob
+from outlast.corpus.read import read_encoded, split_chooser
 from outlast.corpus.sentences import sentence_splitter
 from outlast.errors import ShardError
 from outlast.shards.build import PieceRecord, shard_name, write_record
@@ -50,8 +50,8 @@ class BuildJob:
 class _Document(NamedTuple):
     split: str
     text: str
-    num_bytes: int
-    """In UTF-8."""
+    content: bytes
+    """The text in UTF-8."""
 
 
 class PieceBuilder:
@@ -115,13 +115,21 @@ class PieceBuilder:
 
     def _documents(self, piece: PieceJob, tally: Tally, cleaned: CleaningTally) -> Iterator[_Document]:
         choose = split_chooser(self.job.corpus)
-        documents = read_documents(self.job.corpus, piece.extents, tally)
-        for document in self.cleaning.clean(documents, piece.piece, "corpus", cleaned):
-            content = document.encode()
-            yield _Document(choose(content), document, len(content))
-        documents = read_documents(self.job.corpus, piece.held_out, tally)
-        for document in self.cleaning.clean(documents, piece.piece, "held_out", cleaned):
-            yield _Document("validation", document, len(document.encode()))
+        for document, content in self._cleaned(piece.extents, piece.piece, "corpus", tally, cleaned):
+            yield _Document(choose(content), document, content)
+        for document, content in self._cleaned(piece.held_out, piece.piece, "held_out", tally, cleaned):
+            yield _Document("validation", document, content)
+
+    def _cleaned(
+        self, extents: Sequence[Extent], piece: int, section: str, tally: Tally, cleaned: CleaningTally
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield the documents of extents that stay, each with its UTF-8."""
+        found = read_encoded(self.job.corpus, extents, tally)
+        if not self.job.cleaning.is_on:
+            return found
+        documents = (document for document, _ in found)
+        stay = self.cleaning.clean(documents, piece, section, cleaned)
+        return ((document, document.encode()) for document in stay)
 
 
 class _Splits:
@@ -137,13 +145,18 @@ class _Splits:
     def add(self, batch: list[_Document], count: Count) -> None:
         before = self._totals()
         builder = self._builder
-        texts = [document.text for document in batch]
-        encoded = encode_documents(builder.tokenizer, texts, builder.split, builder.words)
-        for (split, _, num_bytes), (ids, sentence_lengths, word_starts) in zip(batch, encoded, strict=True):
+        encoded = encode_documents(
+            builder.tokenizer,
+            [document.text for document in batch],
+            builder.split,
+            builder.words,
+            contents=[document.content for document in batch],
+        )
+        for (split, _, content), (ids, sentence_lengths, word_starts) in zip(batch, encoded, strict=True):
             if not len(ids):
                 self.num_without_tokens += 1
                 continue
-            self.text_bytes[split] = self.text_bytes.get(split, 0) + num_bytes
+            self.text_bytes[split] = self.text_bytes.get(split, 0) + len(content)
             self._writer(split).add(ids, sentence_lengths, word_starts)
         documents, text_bytes, tokens = (now - then for now, then in zip(self._totals(), before, strict=True))
         count(documents, text_bytes, tokens)
