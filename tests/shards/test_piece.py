@@ -16,12 +16,16 @@ from outlast.tokenizer.train import train_tokenizer
 MIB = 2**20
 
 
+def word(rng: random.Random) -> str:
+    return f"{rng.randrange(10**6):06d} 京都{rng.randrange(1000)}は"
+
+
 def write_corpus(path: Path, size_bytes: int) -> None:
     """Write documents of about 4 KB, a fiftieth of them held out, of words that seldom come again."""
     rng = random.Random(0)
     with path.open("w", encoding="utf-8") as file:
         while file.tell() < size_bytes:
-            text = " ".join(f"{rng.randrange(10**6):06d} 京都{rng.randrange(1000)}は" for _ in range(200))
+            text = " ".join(word(rng) for _ in range(200))
             file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
 
 
@@ -46,8 +50,9 @@ def peak_bytes(folder: Path, tokenizer: Path, size_bytes: int) -> int:
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    config = TokenizerConfig(vocab_size=150)
-    words = [f"{number:06d} 京都{number}は" for number in range(2000)]
+    config = TokenizerConfig(kind="bpe", vocab_size=150)
+    rng = random.Random(1)
+    words = [word(rng) for _ in range(20_000)]
     train_tokenizer(config, lambda: iter(words), store, "tokenizer", report=lambda line: None)
     small = peak_bytes(tmp_path / "small", tmp_path / "tokenizer", 24 * MIB)
     large = peak_bytes(tmp_path / "large", tmp_path / "tokenizer", 192 * MIB)
