@@ -20,7 +20,7 @@ from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys
 from outlast.models.resnet_config import ResNetConfig
 from outlast.objectives.config import ClassifyConfig
-from outlast.objectives.loss import LossOutput
+from outlast.objectives.loss import LossOutput, row_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class ClassifyObjective:
             compute_dtype=self.compute_dtype,
             remat=self.remat,
         )
-        weights = _row_weights(batch)
+        weights = row_weights(batch)
         with jax.named_scope("loss"):
             smoothing = self.config.label_smoothing if train else 0.0
             losses, right = _cross_entropy(logits, batch["labels"], smoothing)
@@ -82,7 +82,7 @@ class ClassifyObjective:
     def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> tuple[Array, ...]:
         """Return the summed weight of the rows."""
         del row_keys
-        return (jnp.sum(_row_weights(batch)),)
+        return (jnp.sum(row_weights(batch)),)
 
     def normalise(self, images: UInt8[Array, "b h w c"]) -> Float[Array, "b h w c"]:
         """Return pixels in units of the standard deviation about the mean of their channel."""
@@ -102,9 +102,3 @@ def _cross_entropy(
     total = jax.nn.logsumexp(logits, axis=1)
     target = (1 - smoothing) * of_label + smoothing * jnp.mean(logits, axis=1)
     return total - target, (of_label >= jnp.max(logits, axis=1)).astype(jnp.float32)
-
-
-def _row_weights(batch: Mapping[str, Array]) -> Float[Array, "b"]:
-    if "example_weights" in batch:
-        return batch["example_weights"].astype(jnp.float32)
-    return jnp.ones(batch["labels"].shape[0], jnp.float32)

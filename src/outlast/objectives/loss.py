@@ -7,6 +7,7 @@ with the functions of ``Objective``; the step and the evaluation know no more of
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
@@ -68,3 +69,10 @@ class Objective(Protocol):
     def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> tuple[Array, ...]:
         """Return the summed weight of every mean, in the order of ``LossOutput.sums``, without the model."""
         ...
+
+
+def row_weights(batch: Mapping[str, Array]) -> Float[Array, "b"]:
+    """Return how much each row counts: its ``example_weights``, else 1."""
+    if "example_weights" in batch:
+        return batch["example_weights"].astype(jnp.float32)
+    return jnp.ones(next(iter(batch.values())).shape[0], jnp.float32)

@@ -27,8 +27,8 @@ from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys, fold, random_bits
 from outlast.models.remat import Remat
 from outlast.objectives.config import MlmConfig
-from outlast.objectives.loss import LossOutput
-from outlast.objectives.next_sentence import NAME, next_sentence_term, row_weights
+from outlast.objectives.loss import LossOutput, row_weights
+from outlast.objectives.next_sentence import NAME, next_sentence_term
 from outlast.objectives.whole_words import choose_words
 
 NEVER_PREDICTED = ("pad", "cls", "sep", "mask", "unk")

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from outlast.errors import ConfigError
 from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params
-from outlast.objectives.loss import LossTerm
+from outlast.objectives.loss import LossTerm, row_weights
 
 NAME = "next_sentence"
 LABEL = "next_sentence_label"
@@ -48,10 +48,3 @@ def next_sentence_term(params: Params, hidden: Float[Array, "b l d"], batch: Map
     right = (jnp.argmax(logits, axis=1)[:, None] == labels)[:, 0].astype(jnp.float32)
     weights = row_weights(batch)
     return LossTerm(jnp.sum(losses * weights), jnp.sum(weights), jnp.sum(right * weights))
-
-
-def row_weights(batch: Mapping[str, Array]) -> Float[Array, "b"]:
-    """Return how much each row counts: its ``example_weights``, else 1."""
-    if "example_weights" in batch:
-        return batch["example_weights"].astype(jnp.float32)
-    return jnp.ones(batch["input_ids"].shape[0], jnp.float32)
