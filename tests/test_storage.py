@@ -1,4 +1,4 @@
-"""Stores: one contract for folders and S3, and what each kind owes beyond it."""
+"""Stores: one contract for folders, S3 and Azure, and what each kind owes beyond it."""
 
 import http.client
 import http.server
@@ -24,6 +24,7 @@ from outlast.storage import Chunks, LocalStore, Store, open_store, split_url
 from outlast.storage.addresses import is_forbidden, resolve
 from outlast.storage.http import HttpStore
 from outlast.storage.remote import ObjectStore
+from support.azure import AzureServer, azure_variables
 
 SECRET = "canary-secret-key"
 
@@ -53,10 +54,15 @@ def s3_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.fixture(params=["local", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+@pytest.fixture(params=["local", "s3", "azure"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     if request.param == "local":
         return LocalStore(tmp_path / "run")
+    if request.param == "azure":
+        server: AzureServer = request.getfixturevalue("azure_server")
+        for name, value in azure_variables(server).items():
+            monkeypatch.setenv(name, value)
+        return open_store(f"{server.new_container()}/run")
     request.getfixturevalue("s3_environment").setenv(
         "AWS_ENDPOINT_URL", request.getfixturevalue("s3_endpoint")
     )

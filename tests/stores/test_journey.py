@@ -1,4 +1,4 @@
-"""The whole journey by URL alone: the real command against S3, against GCS, with data behind http.
+"""The whole journey by URL alone: the real command against S3, GCS and Azure, with data behind http.
 
 Canaries stand for the secrets in the environment; nothing that is said or written may hold one.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlast.storage import open_store
+from support.azure import AzureServer, azure_variables
 from support.canaries import CANARIES, canaries_in, files_of, objects_of
 from support.datasets import STEPS, TINY, CloudCommand
 from support.files import serving_folder
@@ -50,6 +51,17 @@ def test_the_same_on_gcs(
     command = CloudCommand(compilation_cache, gcs_variables(gcs_server.url, tmp_path))
     bucket = gcs_server.new_bucket()
     manifest, run_dir = command.prepare(f"{bucket}/data"), f"{bucket}/runs/first"
+    command.train(manifest, run_dir, *TINY)
+    assert command.digest(run_dir) == unbroken
+    assert "as it was written" in command.run("checkpoint", "verify", run_dir)
+
+
+def test_the_same_on_azure(
+    azure_server: AzureServer, compilation_cache: Path, unbroken: tuple[int, str]
+) -> None:
+    command = CloudCommand(compilation_cache, azure_variables(azure_server))
+    container = azure_server.new_container()
+    manifest, run_dir = command.prepare(f"{container}/data"), f"{container}/runs/first"
     command.train(manifest, run_dir, *TINY)
     assert command.digest(run_dir) == unbroken
     assert "as it was written" in command.run("checkpoint", "verify", run_dir)

@@ -61,7 +61,7 @@ def s3_server() -> Iterator[S3Server]:
         start_new_session=True,
     )
     try:
-        _wait_until_listening(port, process)
+        wait_until_listening(port, process)
         yield S3Server("127.0.0.1", port)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -84,13 +84,14 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _wait_until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when a server that was started listens on its port."""
     deadline = time.monotonic() + 120
     while True:
         try:
             with socket.create_connection(("127.0.0.1", port), 1):
                 return
         except OSError:
-            assert process.poll() is None, "the S3 server has ended"
-            assert time.monotonic() < deadline, "the S3 server does not listen"
+            assert process.poll() is None, "the server has ended"
+            assert time.monotonic() < deadline, "the server does not listen"
             time.sleep(0.05)

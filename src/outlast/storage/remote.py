@@ -26,6 +26,8 @@ _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_A
 _METADATA_SERVER = "169.254.169.254"
 _REFUSED_STATUS = re.compile(r"status(?: code)?:? (4\d\d)")
 _WORTH_ASKING_AGAIN = ("408", "409", "425", "429")
+_BEYOND_THE_END = "Wanted range starting at"
+"""obstore's words for a range beyond the end: Azure answers it with no bytes, S3 with 416."""
 _LONGEST_MESSAGE = 300
 
 
@@ -136,7 +138,7 @@ class ObjectStore(Store):
                 remedy=f"check the end point; for one without encryption set {self._allow_http}=true",
             ) from None
         status = _REFUSED_STATUS.search(str(error))
-        refused = status and status[1] not in _WORTH_ASKING_AGAIN
+        refused = _BEYOND_THE_END in line or (status and status[1] not in _WORTH_ASKING_AGAIN)
         if isinstance(error, exceptions.GenericError) and not refused:
             raise StoreUnreachable(
                 f"Cannot {action}: the store does not answer: {line}", where=where, remedy=_remedy(line)
