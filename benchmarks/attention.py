@@ -62,7 +62,7 @@ def ours(length: int, *, dense: bool) -> tuple[Run, Array]:
 
     def run(*arrays: Array) -> Array:
         if dense:
-            return attend(*arrays, bias=None, dropout_keys=None, dropout_rate=0.0)
+            return attend(*arrays, attention_mask=None)
         blocks = jnp.asarray(table)
         return block_sparse_attend(*arrays, attention_mask=None, random_blocks=blocks, block_size=BLOCK)
 

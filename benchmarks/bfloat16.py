@@ -6,7 +6,10 @@ Prints the mean loss of each window of steps in both, and the largest relative d
 """
 
 import argparse
+import itertools
 import statistics
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from outlast.recipe import read_recipe
@@ -15,18 +18,16 @@ from outlast.training.state import initial_state
 from outlast.training.step import make_train_step
 
 
-def losses(recipe: str, manifest: str, dtype: str, num_steps: int) -> list[float]:
-    """Return the mean loss of each of the first steps."""
+def losses(recipe: str, manifest: str, dtype: str) -> Iterator[float]:
+    """Yield the mean loss of each step, from the first one on."""
     overrides = (f'stream.manifest="{manifest}"', f'training.compute_dtype="{dtype}"')
     parts = assemble(read_recipe(Path(recipe), overrides))
     seed = parts.recipe.training.seed
     state = initial_state(parts.objective.param_table, parts.optimizer, seed)
     step = make_train_step(parts.objective, parts.optimizer, parts.schedule, seed=seed, num_microbatches=1)
-    found: list[float] = []
-    for number in range(num_steps):
+    for number in itertools.count():
         state, measured = step(state, parts.stream.batch(number))
-        found.append(float(measured.loss_sum) / float(measured.weight_sum))
-    return found
+        yield float(measured.loss_sum) / float(measured.weight_sum)
 
 
 def main() -> None:
@@ -36,16 +37,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--window", type=int, default=50, help="steps whose losses are averaged")
     arguments = parser.parse_args()
-    wide, narrow = (
-        losses(arguments.recipe, arguments.manifest, dtype, arguments.steps)
-        for dtype in ("float32", "bfloat16")
-    )
+    wide, narrow = (losses(arguments.recipe, arguments.manifest, dtype) for dtype in ("float32", "bfloat16"))
     largest = 0.0
     for start in range(0, arguments.steps, arguments.window):
-        one, other = (statistics.mean(curve[start : start + arguments.window]) for curve in (wide, narrow))
+        one, other = (statistics.mean(islice(curve, arguments.window)) for curve in (wide, narrow))
         apart = abs(other - one) / one
         largest = max(largest, apart)
-        print(f"from step {start:5d}: float32 {one:.4f}, bfloat16 {other:.4f}, apart {apart:.2e}")
+        print(f"from step {start:5d}: float32 {one:.4f}, bfloat16 {other:.4f}, apart {apart:.2e}", flush=True)
     print(f"largest difference {largest:.2e}")
 
 

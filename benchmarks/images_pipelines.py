@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from images_set import contents_of, files_of, records_of, tars_of
+from images_set import contents_of, files_of, records_of, repacked, tars_of
 
+from outlast.shards.images.decode import Box, open_picture, resize_into
 from outlast.stream.config import StreamConfig
 from outlast.stream.images.config import ImagesConfig
 from outlast.stream.images.crops import draw_numbers, training_crop
-from outlast.stream.images.decode import Box, open_picture, resize_into
 from outlast.stream.images.loader import ImageStream
 
 SIZE = 224
@@ -31,8 +31,22 @@ Batches = Iterator[Any]
 
 def outlast(folder: Path, batch: int, workers: int) -> Batches:
     """This package's stream: tars, order, crops, decoding in threads, checked digests."""
+    return _outlast(str(folder / "tars" / "manifest.json"), batch, workers)
+
+
+def outlast_tiles(folder: Path, batch: int, workers: int) -> Batches:
+    """The same, the set repacked as JPEGs in tiles: `outlast shards repack --store restart`."""
+    return _outlast(repacked(folder, "restart"), batch, workers)
+
+
+def outlast_pixels(folder: Path, batch: int, workers: int) -> Batches:
+    """The same, the set repacked as pixels, its shorter side 256: `outlast shards repack --store pixels`."""
+    return _outlast(repacked(folder, "pixels"), batch, workers)
+
+
+def _outlast(manifest: str, batch: int, workers: int) -> Batches:
     config = StreamConfig(
-        manifest=str(folder / "tars" / "manifest.json"),
+        manifest=manifest,
         packing="images",
         global_batch_size=batch,
         images=ImagesConfig(decode_threads=workers),
@@ -190,6 +204,8 @@ PIPELINES = {
     "bare decode": Pipeline(bare_decode),
     "bare decode, crop, resize": Pipeline(bare_crop),
     "outlast": Pipeline(outlast),
+    "outlast, tiles": Pipeline(outlast_tiles),
+    "outlast, pixels of 256": Pipeline(outlast_pixels),
     "tf.data": Pipeline(tf_data, "tensorflow"),
     "Grain, OpenCV": Pipeline(grain_opencv, "grain"),
     "WebDataset, OpenCV": Pipeline(webdataset_opencv, "webdataset"),

@@ -16,6 +16,9 @@ import numpy as np
 from PIL import Image
 
 from outlast.shards.images.build import PackConfig, pack_images
+from outlast.shards.images.pixels import RawPixels
+from outlast.shards.images.repack import ImageStore, repack_images
+from outlast.shards.images.transcode import TiledJpegs
 
 PHOTOGRAPHS = (
     "exif-orientation-examples__Landscape_3.jpg",
@@ -80,6 +83,14 @@ def records_of(folder: Path) -> list[str]:
                 for name, label in files[shard::NUM_SHARDS]:
                     writer.write(_example(tf, Path(name).read_bytes(), label))
     return list(map(str, paths))
+
+
+def repacked(folder: Path, kind: str) -> str:
+    """Return the manifest of the set stored anew, which is made when it is first asked for."""
+    store: ImageStore = TiledJpegs(max_pixels=2**26)
+    if kind == "pixels":
+        store = RawPixels(short_side=256, max_pixels=2**26)
+    return repack_images(str(folder / "tars" / "manifest.json"), str(folder / kind), kind, store)
 
 
 def _example(tf: object, image: bytes, label: int) -> bytes:

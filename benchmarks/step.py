@@ -21,6 +21,10 @@ With --memory each makes two steps in a process of its own, and the peak of its 
     python benchmarks/step.py --architecture roberta --rows 2 --length 512 --vocab-size 50265
     python benchmarks/step.py --architecture bigbird --rows 1 --length 4096 --vocab-size 50358 --rounds 3
     python benchmarks/step.py --architecture modernbert --rows 1 --length 1024 --vocab-size 50368
+
+With --policies ours alone is compared, under several remat policies:
+
+    python benchmarks/step.py --policies none selective layer --rounds 7
 """
 
 import argparse
@@ -32,6 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -94,6 +99,28 @@ def time_in_turn(
             times[side.name][1].append(time.process_time() - cpu)
         print(f"round {number}: " + ", ".join(f"{n} {w[-1]:.3f}" for n, (w, _) in times.items()), flush=True)
     return {name: (wall[warmup:], cpu[warmup:]) for name, (wall, cpu) in times.items()}
+
+
+def compare_policies(setting: Setting, arguments: argparse.Namespace) -> None:
+    """Time our own step under each remat policy, in turn, and print the temporaries the compiler counts."""
+    sides: list[Ours] = []
+    for remat in arguments.policies:
+        sides.append(Ours(replace(setting, remat=remat), "gathered"))
+        sides[-1].name = remat
+        print(f"{remat:18s} temporaries {sides[-1].temporary_bytes() / 2**30:.2f} GiB", flush=True)
+    if not arguments.rounds:
+        return
+    times = time_in_turn([*sides], arguments.rounds, arguments.warmup)
+    report(times)
+    first = arguments.policies[0]
+    for remat in arguments.policies[1:]:
+        # Of neighbours in time, so that other work on the machine falls on both.
+        for kind, what in enumerate(("time", "CPU time")):
+            ratios = [one / other for one, other in zip(times[remat][kind], times[first][kind], strict=True)]
+            print(
+                f"ratio  {remat} / {first}, {what}: median {statistics.median(ratios):.3f} "
+                f"({min(ratios):.3f} to {max(ratios):.3f})"
+            )
 
 
 def faster_attention(setting: Setting, folder: Path) -> str:
@@ -166,6 +193,9 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=int, default=30522)
     parser.add_argument("--dropout", type=float, help="the architecture's own where not given")
     parser.add_argument("--remat", choices=["none", "selective", "layer"], default=TrainingConfig().remat)
+    parser.add_argument(
+        "--policies", nargs="+", choices=["none", "selective", "layer"], help="compare ours under these alone"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="0: only check that the work is the same")
     parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
     parser.add_argument("--heads", nargs="+", choices=["gathered", "full"], default=["gathered", "full"])
@@ -213,6 +243,8 @@ def main() -> None:
         make = contestants(setting, pairs, arguments.attention, arguments.folder)
         return run_alone(make, names.index(arguments.alone))
     print(f"{arguments.architecture} {arguments.preset}, {setting.rows} x {setting.length}, {arguments}")
+    if arguments.policies:
+        return compare_policies(setting, arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = export_initial(setting, Path(temporary, "with_dropout"))
         attention = arguments.attention or faster_attention(setting, folder)

@@ -19,6 +19,7 @@ from torch.nn import functional
 from outlast.huggingface.export import export_model
 from outlast.huggingface.names import to_huggingface
 from outlast.models.config import EncoderConfig
+from outlast.models.kernels import AttentionKernel
 from outlast.models.params import flatten
 from outlast.models.randomness import fold, row_keys
 from outlast.models.remat import Remat
@@ -45,11 +46,22 @@ class Setting:
     length: int
     remat: Remat
     optimizer: OptimizerConfig
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of activations and products; theirs by torch's autocast, as their Trainer has it."""
+    attention_kernel: AttentionKernel = "auto"
+    torch_device: str = "cpu"
 
     def objective(self, head: Head) -> MlmObjective:
         slots = self.length if head == "full" else None
         config = MlmConfig(max_predictions=slots)
-        return make_objective(self.encoder, config, special_ids=SPECIAL_IDS, remat=self.remat)
+        return make_objective(
+            self.encoder,
+            config,
+            special_ids=SPECIAL_IDS,
+            compute_dtype=jnp.dtype(self.compute_dtype),
+            remat=self.remat,
+            attention_kernel=self.attention_kernel,
+        )
 
     def batch(self, number: int) -> Arrays:
         """Return random tokens; every fourth row is real in its first half only."""
@@ -103,7 +115,7 @@ class Theirs:
         self.name = f"theirs, {head}"
         self._setting, self._head = setting, head
         self._model = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation=attention)
-        self._model.train()
+        self._model.train().to(setting.torch_device)
         config = setting.optimizer
         parameters = list(self._model.parameters())
         groups = [
@@ -124,22 +136,28 @@ class Theirs:
         ids, mask = jnp.asarray(batch["input_ids"]), jnp.asarray(batch["attention_mask"])
         masked = objective.mask(ids, mask, keys)
         labels = np.where(np.asarray(masked.weights) > 0, np.asarray(masked.labels), -100)
-        inputs = {"input_ids": _tensor(masked.input_ids), "attention_mask": _tensor(batch["attention_mask"])}
-        self._batches[number] = (inputs, _tensor(masked.positions), _tensor(labels))
+        device = self._setting.torch_device
+        ids, mask, positions, labels = (
+            torch.tensor(np.asarray(array).astype(np.int64), device=device)
+            for array in (masked.input_ids, batch["attention_mask"], masked.positions, labels)
+        )
+        self._batches[number] = ({"input_ids": ids, "attention_mask": mask}, positions, labels)
 
     def advance(self, number: int) -> float:
         inputs, positions, labels = self._batches[number]
         for group in self._optimizer.param_groups:
             group["lr"] = float(self._schedule(number))
         self._optimizer.zero_grad()
-        loss = self._loss(inputs, positions, labels)
+        halved = self._setting.compute_dtype == "bfloat16"
+        with torch.autocast(self._setting.torch_device, torch.bfloat16, enabled=halved):
+            loss = self._loss(inputs, positions, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._setting.optimizer.clip_norm)
         self._optimizer.step()
         return loss.item()
 
     def weights(self) -> Arrays:
-        return {name: value.detach().numpy().copy() for name, value in self._model.named_parameters()}
+        return {name: value.detach().cpu().numpy().copy() for name, value in self._model.named_parameters()}
 
     def _loss(
         self, inputs: dict[str, torch.Tensor], positions: torch.Tensor, labels: torch.Tensor
@@ -171,7 +189,3 @@ def export_initial(setting: Setting, folder: Path) -> Path:
         write_tokenizer=lambda _: None,
         provenance={},
     )
-
-
-def _tensor(array: Any) -> torch.Tensor:
-    return torch.tensor(np.asarray(array).astype(np.int64))

@@ -1,8 +1,8 @@
 # Sourced by the scripts beside it: one virtual environment for this checkout.
 #
 # In: OUTLAST_VENV (default: .venv in the checkout), OUTLAST_PYTHON (default: the first of python3, python3.13, 3.12,
-# 3.11 that is new enough). Out: $checkout, $venv, and `install_extras`. The package is installed again only when
-# pyproject.toml, the checkout or the Python version changed, or another extra is asked for.
+# 3.11 that is new enough). Out: $checkout, $venv, `install_extras` and `install_libtpu`. The package is installed again
+# only when pyproject.toml, the checkout or the Python version changed, or another extra is asked for.
 
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=${OUTLAST_VENV:-$checkout/.venv}
@@ -34,6 +34,26 @@ install_extras() {
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$checkout[$installed]" ||
     fail "The installation failed; what pip says stands above." "Fix it and run the same line again."
   printf '%s\n' "$identity" "$installed" >"$stamp"
+}
+
+# Install libtpu (the extra `aot`) into $venv/aot, apart from all else: beside jax it would make every `import jax`
+# look for a TPU. The tests that compile for one put the folder on the path of a process of their own.
+install_libtpu() {
+  local folder=$venv/aot requirement
+  requirement=$("$venv/bin/python" -c '
+import sys, tomllib
+print(*tomllib.load(sys.stdin.buffer)["project"]["optional-dependencies"]["aot"])' <"$checkout/pyproject.toml")
+  if [[ -f $folder/.outlast-installed && $(<"$folder/.outlast-installed") == "$requirement" ]]; then
+    return 0
+  fi
+  echo "Installing ${requirement%%;*} into $folder; it is 200 MB to load and 700 MB on the disk."
+  rm -rf -- "$folder"
+  mkdir -p -- "$folder"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" "$requirement" || {
+    echo "libtpu could not be installed (above): the tests that compile for TPU are skipped."
+    return 0
+  }
+  printf '%s\n' "$requirement" >"$folder/.outlast-installed"
 }
 
 make_environment() {
@@ -68,4 +88,17 @@ install_debian_packages() {
   echo "Installing the Debian packages python3 and python3-venv."
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     python3 python3-venv >/dev/null || fail "apt-get could not install python3 and python3-venv."
+}
+
+# jpegtran and nginx, which some tests run and skip without: installed where packages may be.
+install_programs_of_tests() {
+  local program package missing=() PATH=$PATH:/usr/sbin
+  for program in jpegtran:libjpeg-turbo-progs nginx:nginx-light; do
+    package=${program#*:}
+    command -v "${program%:*}" >/dev/null || missing+=("$package")
+  done
+  ((${#missing[@]})) && [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 0
+  echo "Installing the Debian packages ${missing[*]}."
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    "${missing[@]}" >/dev/null || echo "They could not be installed: the tests that run them are skipped."
 }

@@ -16,6 +16,7 @@ from outlast.objectives.config import MlmConfig
 from outlast.recipe import (
     ImageRecipe,
     Recipe,
+    in_steps,
     make_recipe,
     make_run_recipe,
     read_recipe,
@@ -153,5 +154,32 @@ def test_what_images_cannot_have() -> None:
         make_run_recipe({"stream": stream, "training": {"num_microbatches": 2}}, where="here")
     with pytest.raises(ConfigError, match="images have none"):
         make_run_recipe({"stream": stream, "training": {"phases": [{"steps": 5}]}}, where="here")
+    with pytest.raises(ConfigError, match="has no attention"):
+        make_run_recipe({"stream": stream, "training": {"attention_kernel": "plain"}}, where="here")
     with pytest.raises(ConfigError, match="make no ResNet"):
         make_run_recipe({"stream": stream, "model": {"depths": [1]}}, where="here")
+
+
+def test_images_may_be_counted_in_epochs() -> None:
+    given: dict[str, Any] = {
+        "stream": {"packing": "images", "global_batch_size": 64},
+        "optimizer": {"name": "sgd", "schedule": "step", "warmup_epochs": 0.9, "decay_epochs": 20},
+        "training": {"epochs": 90},
+    }
+    recipe = make_run_recipe(given, where="here")
+    assert isinstance(recipe, ImageRecipe)
+    found = in_steps(recipe, 1000)
+    assert (found.optimizer.warmup_steps, found.optimizer.decay_steps) == (14, 312)  # of 14.06 and 312.5
+    assert found.training.total_steps == 1406
+    assert in_steps(found, 5) == found, "what is in steps stays"
+    assert make_run_recipe(json.loads(json.dumps(to_dict(found))), where="again") == found
+    assert in_steps(recipe, 1).training.total_steps == 1
+    with pytest.raises(ConfigError, match=r"(?s)given twice.*--set training\.epochs"):
+        make_run_recipe({**given, "training": {"epochs": 90, "total_steps": 5}}, where="here")
+    for table, key, remedy in (
+        ("training", "epochs", r"training\.total_steps"),
+        ("optimizer", "warmup_epochs", r"optimizer\.warmup_steps"),
+        ("optimizer", "decay_epochs", r"optimizer\.decay_steps"),
+    ):
+        with pytest.raises(ConfigError, match=rf"(?s)text is measured in steps.*give {remedy}"):
+            make_run_recipe({table: {key: 2}}, where="here")

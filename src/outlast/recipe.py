@@ -81,8 +81,45 @@ def make_image_recipe(data: dict[str, Any], *, where: str) -> ImageRecipe:
             where="training.phases",
             remedy="leave them out",
         )
+    if recipe.training.attention_kernel != "auto":
+        raise ConfigError(
+            "A ResNet has no attention.", where="training.attention_kernel", remedy="leave it out"
+        )
+    # Its default counts as not given: a recipe comes back from its own plain values.
+    if recipe.training.epochs is not None and recipe.training.total_steps != TrainingConfig.total_steps:
+        raise ConfigError(
+            "The length of the run is given twice.",
+            where=f"training.epochs = {recipe.training.epochs:g}, "
+            f"training.total_steps = {recipe.training.total_steps}",
+            remedy="leave one of the two out; --set training.epochs=0.1 makes a run short",
+        )
     resolve_resnet(recipe.model, num_classes=2)  # only the data tells how many there are
     return recipe
+
+
+def in_steps(recipe: ImageRecipe, num_examples: int) -> ImageRecipe:
+    """Return the recipe with steps in place of epochs, rounded to the nearest.
+
+    Args:
+        num_examples: of the training split.
+    """
+    optimizer, training = recipe.optimizer, recipe.training
+
+    def steps(epochs: float | None, otherwise: int, least: int = 1) -> int:
+        batches = num_examples / recipe.stream.global_batch_size
+        return otherwise if epochs is None else max(round(epochs * batches), least)
+
+    return replace(
+        recipe,
+        optimizer=replace(
+            optimizer,
+            warmup_epochs=None,
+            warmup_steps=steps(optimizer.warmup_epochs, optimizer.warmup_steps, least=0),
+            decay_epochs=None,
+            decay_steps=steps(optimizer.decay_epochs, optimizer.decay_steps),
+        ),
+        training=replace(training, epochs=None, total_steps=steps(training.epochs, training.total_steps)),
+    )
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -93,6 +130,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 def make_recipe(data: dict[str, Any], *, where: str) -> Recipe:
     """Validate plain data as a recipe, then what no table can check by itself. Raises ConfigError."""
     recipe = _with_total_steps(build(Recipe, data, where=where), data.get("training", {}))
+    _refuse_epochs(recipe)
     plan = plan_phases(recipe.training, recipe.stream)
     _check_batches(recipe, plan)
     source_shares(recipe.stream, plan)
@@ -162,6 +200,21 @@ def _with_total_steps(recipe: Recipe, given: dict[str, Any]) -> Recipe:
             remedy="leave it out: the phases say it",
         )
     return replace(recipe, training=replace(training, total_steps=total))
+
+
+def _refuse_epochs(recipe: Recipe) -> None:
+    given = {
+        "training.epochs": recipe.training.epochs,
+        "optimizer.warmup_epochs": recipe.optimizer.warmup_epochs,
+        "optimizer.decay_epochs": recipe.optimizer.decay_epochs,
+    }
+    for where, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                "A run on text is measured in steps: what an epoch is depends on packing, phase and source.",
+                where=where,
+                remedy=f"give {where.replace('training.', 'training.total_').replace('epochs', 'steps')}",
+            )
 
 
 def _check_batches(recipe: Recipe, plan: Sequence[Phase]) -> None:

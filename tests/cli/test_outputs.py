@@ -18,6 +18,7 @@ from support.datasets import draw_documents, write_sentence_data
 JSON_VERBS = {
     "shards show": "manifest",
     "shards verify": "manifest",
+    "stream bench": "manifest",
     "checkpoint list": "run",
     "checkpoint verify": "run",
     "checkpoint digest": "run",
@@ -59,6 +60,7 @@ def test_every_verb_that_prints_a_table_prints_json() -> None:
         "shards import-tfrecord",
         "shards import",
         "shards images",
+        "shards repack",
     }
     assert others == {"corpus", "prepare", "import", "train", "export", *shards}  # they print one path
 
@@ -68,7 +70,8 @@ def test_json_is_one_document_and_all_there_is(
     outlast: Run, verb: str, data: Path, finished_run: Path, model: Path
 ) -> None:
     where = {"manifest": [data / "manifest.json"], "run": [finished_run], "model": [model, "import [MASK]"]}
-    outcome = outlast(*verb.split(), *where[JSON_VERBS[verb]], "--json")
+    few = ["--seconds", "1", "--batch", "2", "--length", "16"] if verb == "stream bench" else []
+    outcome = outlast(*verb.split(), *where[JSON_VERBS[verb]], *few, "--json")
     assert outcome.code == 0, outcome
     found = json.loads(outcome.out)
     if verb == "shards show":
@@ -82,6 +85,9 @@ def test_json_is_one_document_and_all_there_is(
         assert row["size_bytes"] > 1000
     elif verb == "checkpoint digest":
         assert (found["step"], len(found["sha256"])) == (3, 64)
+    elif verb == "stream bench":
+        assert found["examples_per_second"] > 0
+        assert found["limit"] in ("store", "gathering", "memory")
     elif verb == "evaluate":
         assert found["num_examples"] == 8
         assert 4 < found["loss"] < 8

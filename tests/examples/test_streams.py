@@ -1,4 +1,8 @@
-"""The examples run as their heads say, and a resume goes on with the very batches."""
+"""The examples run as their heads say, and a resume goes on with the very batches.
+
+PyTorch's runs wherever PyTorch is installed, which the continuous integration sees to; TensorFlow's with the
+peers.
+"""
 
 import importlib.util
 import subprocess
@@ -12,13 +16,12 @@ from support.datasets import write_counting_data
 from support.images import write_images
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-pytestmark = pytest.mark.peers
 
 
-def needs(library: str) -> pytest.MarkDecorator:
+def needs(library: str, extra: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
         importlib.util.find_spec(library) is None,
-        reason=f"{library} is not installed (pip install outlast[peers])",
+        reason=f"{library} is not installed (pip install outlast[{extra}])",
     )
 
 
@@ -38,7 +41,7 @@ def run(example: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@needs("torch")
+@needs("torch", "examples")
 @pytest.mark.parametrize("kind", ["text", "images"])
 def test_pytorch(manifests: dict[str, tuple[str, ...]], tmp_path: Path, kind: str) -> None:
     whole = run("stream_from_pytorch.py", *manifests[kind], "--steps", "9")
@@ -51,7 +54,8 @@ def test_pytorch(manifests: dict[str, tuple[str, ...]], tmp_path: Path, kind: st
     assert lives[0] + lives[1] == whole
 
 
-@needs("tensorflow")
+@pytest.mark.peers
+@needs("tensorflow", "peers")
 @pytest.mark.parametrize("kind", ["text", "images"])
 def test_tensorflow(manifests: dict[str, tuple[str, ...]], kind: str) -> None:
     whole = run("stream_from_tensorflow.py", *manifests[kind], "--steps", "9")

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from outlast.shards.manifest import Manifest, ShardEntry, read_manifest
 from outlast.storage import LocalStore, Store, open_store
 from outlast.storage.http import HttpStore
 from outlast.storage.remote import ObjectStore
-from outlast.stream import cache as cache_module
-from outlast.stream.cache import ShardCache
+from outlast.stream import ranges
+from outlast.stream.cache import CachedShard, ShardCache
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from support.datasets import write_counting_data
@@ -31,7 +32,7 @@ LENGTHS = [[300, 70], [500], [33, 410], [260]]
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several range requests for each of the small shards, and no waiting."""
-    monkeypatch.setattr(cache_module, "_RANGE_BYTES", 256)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 256)
     monkeypatch.setattr(Store, "retry_seconds", 20.0)
     monkeypatch.setattr(Store, "first_pause_seconds", 0.01)
     monkeypatch.setattr(ObjectStore, "silence_seconds", 0.5)
@@ -124,7 +125,7 @@ def test_wrong_bytes_are_fetched_again(
     manifest, store = read_manifest(f"{url}/manifest.json")
     entry = entries(manifest)[0]
     proxy.inject(["wrong"])
-    path = ShardCache(tmp_path / "cache", 2**30).fetch(store, entry)
+    path = ShardCache(tmp_path / "cache", 2**30).fetch(store, entry).path
     assert path.read_bytes() == (data[0] / entry.name).read_bytes()
     assert proxy.injected == ["wrong"]
 
@@ -166,9 +167,9 @@ def names_in(folder: Path) -> set[str]:
 SHARING = """
 import sys
 from pathlib import Path
-from outlast.stream import cache
+from outlast.stream import cache, ranges
 from outlast.shards.manifest import read_manifest
-cache._RANGE_BYTES = 256
+ranges.RANGE_BYTES = 256
 manifest, store = read_manifest(sys.argv[1])
 shards = manifest.splits["train"]
 folder = cache.ShardCache(Path(sys.argv[2]), int(sys.argv[3]))
@@ -179,7 +180,7 @@ for turn in range(int(sys.argv[4])):
     for entry in shards:
         while True:
             try:
-                content = folder.fetch(store, entry).read_bytes()
+                content = folder.fetch(store, entry).path.read_bytes()
                 break
             except FileNotFoundError:
                 continue
@@ -244,7 +245,7 @@ def test_killed_in_the_middle_of_a_download_nothing_needs_cleaning(
         proxy.inject(())
         assert {name.partition(".")[2] for name in names_in(tmp_path / "cache")} == {"part"}
         for entry in shards:
-            assert digest(ShardCache(tmp_path / "cache", 2**30).fetch(store, entry)) == entry.sha256
+            assert digest(ShardCache(tmp_path / "cache", 2**30).fetch(store, entry).path) == entry.sha256
         assert names_in(tmp_path / "cache") == {entry.sha256 for entry in shards}
 
 
@@ -271,12 +272,12 @@ def test_a_shard_evicted_before_it_is_opened_is_fetched_again(
     fetch = ShardCache.fetch
     evicted: list[str] = []
 
-    def fetch_and_lose(self: ShardCache, store: Store, entry: ShardEntry) -> Path:
-        path = fetch(self, store, entry)
-        if evicted.count(path.name) < 2:
-            evicted.append(path.name)
-            path.unlink()
-        return path
+    def fetch_and_lose(self: ShardCache, store: Store, entry: ShardEntry, *options: Any) -> CachedShard:
+        shard = fetch(self, store, entry, *options)
+        if evicted.count(shard.path.name) < 2:
+            evicted.append(shard.path.name)
+            shard.path.unlink()
+        return shard
 
     monkeypatch.setattr(ShardCache, "fetch", fetch_and_lose)
     assert equal(tokens_of(url, tmp_path / "cache"), expected)

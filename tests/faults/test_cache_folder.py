@@ -12,7 +12,7 @@ import pytest
 from outlast.errors import StorageError
 from outlast.shards.manifest import Manifest, ShardEntry
 from outlast.storage import LocalStore
-from outlast.stream import cache as cache_module
+from outlast.stream import ranges
 from outlast.stream.cache import ShardCache
 from support.datasets import write_counting_data
 
@@ -22,7 +22,7 @@ LENGTHS = [[300, 70], [500], [33, 410], [260]]
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several range requests for each of the small shards."""
-    monkeypatch.setattr(cache_module, "_RANGE_BYTES", 256)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 256)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_the_folder_stays_within_its_bound(data: tuple[Path, Manifest], tmp_path
     cache = ShardCache(store.folder, limit)
     for turn in range(12):
         entry = shards[turn * 3 % len(shards)]
-        assert digest(cache.fetch(store, entry)) == entry.sha256
+        assert digest(cache.fetch(store, entry).path) == entry.sha256
     assert store.most <= limit, "what is being written counts, too"
     assert len(names_in(store.folder)) >= 2
 
@@ -86,7 +86,7 @@ def test_the_least_recently_used_goes_first(data: tuple[Path, Manifest], tmp_pat
     store, shards = CountingStore(data[0]), entries(data[1])
     cache = ShardCache(tmp_path / "cache", sum(entry.size_bytes for entry in shards[:3]))
     for age, entry in enumerate(shards[:3]):
-        os.utime(cache.fetch(store, entry), (age, age))
+        os.utime(cache.fetch(store, entry).path, (age, age))
     cache.fetch(store, shards[0])
     cache.fetch(store, shards[3])
     assert shards[0].sha256 in names_in(tmp_path / "cache")
@@ -96,7 +96,7 @@ def test_the_least_recently_used_goes_first(data: tuple[Path, Manifest], tmp_pat
 def test_a_single_shard_may_exceed_the_bound(data: tuple[Path, Manifest], tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "cache", 0)
     for entry in entries(data[1]):
-        assert digest(cache.fetch(CountingStore(data[0]), entry)) == entry.sha256
+        assert digest(cache.fetch(CountingStore(data[0]), entry).path) == entry.sha256
         assert len(names_in(tmp_path / "cache")) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(
     content = (data[0] / entry.name).read_bytes()
     stale = {"other bytes": content[:-1] + b"\0", "zeros": bytes(len(content)), "short": content[:10]}[left]
     (folder / entry.sha256).write_bytes(stale)
-    assert digest(ShardCache(folder, 2**30).fetch(CountingStore(data[0]), entry)) == entry.sha256
+    assert digest(ShardCache(folder, 2**30).fetch(CountingStore(data[0]), entry).path) == entry.sha256
 
 
 def test_threads_share_one_download(data: tuple[Path, Manifest], tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_threads_share_one_download(data: tuple[Path, Manifest], tmp_path: Path)
     paths: list[Path] = []
 
     def work() -> None:
-        paths.append(ShardCache(tmp_path / "cache", 2**30).fetch(store, entry))
+        paths.append(ShardCache(tmp_path / "cache", 2**30).fetch(store, entry).path)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_written_is_said_with_the_way_out(
 
     monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(os, "utime", refuse)
-    assert digest(cache.fetch(CountingStore(data[0]), shards[0])) == shards[0].sha256
+    assert digest(cache.fetch(CountingStore(data[0]), shards[0]).path) == shards[0].sha256
     with pytest.raises(StorageError) as caught:
         cache.fetch(CountingStore(data[0]), shards[1])
     assert os.strerror(number) in caught.value.message

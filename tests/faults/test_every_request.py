@@ -7,7 +7,6 @@ that both believe the run to be theirs, one of them with its commit under way wh
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,29 +14,12 @@ from outlast.checkpoint.line import CommitKey
 from outlast.checkpoint.restore import list_commits, restore_newest
 from outlast.errors import Fenced, OutlastError
 from outlast.storage import Store, open_store
-from outlast.storage.remote import ObjectStore
 from support.faults import Fault, FaultyProxy
 from support.lives import arrays_of, begin, check_arrays, check_whole, live
 from support.s3 import S3Server
 
 FAULTS: tuple[Fault, ...] = ("503", "409", "403", "lost", "late", "twice")
 WRITES = ("PUT", "DELETE", "POST")
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultyProxy]:
-    with FaultyProxy(s3_server.host, s3_server.port) as between:
-        yield between
-
-
-@pytest.fixture
-def far(s3_environment: pytest.MonkeyPatch, proxy: FaultyProxy) -> pytest.MonkeyPatch:
-    """This process reaches S3 through the proxy alone, and is impatient."""
-    s3_environment.setenv("AWS_ENDPOINT_URL", proxy.url)
-    s3_environment.setattr(Store, "first_pause_seconds", 0.01)
-    s3_environment.setattr(Store, "retry_seconds", 0.15)
-    s3_environment.setattr(ObjectStore, "silence_seconds", 1.0)
-    return s3_environment
 
 
 def check_request(server: S3Server, proxy: FaultyProxy, fault: Fault, first: int, *, for_good: bool) -> int:

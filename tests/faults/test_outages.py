@@ -2,7 +2,6 @@
 
 import itertools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,22 +20,6 @@ from support.faults import Fault, FaultyProxy
 from support.s3 import S3Server, s3_variables
 
 State = dict[str, NDArray[np.float32]]
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultyProxy]:
-    with FaultyProxy(s3_server.host, s3_server.port) as between:
-        yield between
-
-
-@pytest.fixture
-def far(s3_environment: pytest.MonkeyPatch, proxy: FaultyProxy) -> pytest.MonkeyPatch:
-    """This process reaches S3 through the proxy alone, and is impatient."""
-    s3_environment.setenv("AWS_ENDPOINT_URL", proxy.url)
-    s3_environment.setattr(Store, "first_pause_seconds", 0.01)
-    s3_environment.setattr(Store, "retry_seconds", 0.3)
-    s3_environment.setattr(ObjectStore, "silence_seconds", 1.0)
-    return s3_environment
 
 
 def state_of(step: int) -> State:

@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.shards.images.braces import expand_braces
+from outlast.shards.images.decode import Box, Undecodable, open_picture
 from outlast.shards.images.index import read_index
 from outlast.shards.images.manifest import parse_image_manifest, read_image_manifest
 from outlast.shards.images.records import FieldRules, Tally, read_examples
 from outlast.shards.images.tar import read_members
-from outlast.stream.images.decode import Box, Undecodable, open_picture
+from outlast.shards.images.transcode import TiledJpegs
 from support.hostile import NOISE, accepts_or_refuses, bounded_memory, damaged, damaged_bytes, to_json
-from support.images import encoded, jpeg, picture, write_images
+from support.images import encoded, jpeg, needs_jpegtran, picture, write_images
 
 MAX_PIXELS = 10_000
+TILED = jpeg(5, 120, 80)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +98,23 @@ def test_damaged_pictures(data: st.DataObject) -> None:
             return
     assert region.shape == (found.height, found.width, 3)
     assert found.width * found.height <= MAX_PIXELS
+
+
+@needs_jpegtran
+@given(data=st.data())
+@settings(max_examples=150)
+def test_damaged_tiles(data: st.DataObject) -> None:
+    sound = TiledJpegs(max_pixels=MAX_PIXELS).convert(TILED)
+    assert sound is not None
+    content = data.draw(damaged_bytes(sound))
+    with bounded_memory(64 * 2**20):
+        try:
+            found = open_picture(memoryview(content), max_pixels=MAX_PIXELS)
+            box = Box(found.width // 3, found.height // 3, -(-found.width // 3), -(-found.height // 3))
+            region = found.region(box, box.width, box.height)
+        except Undecodable:
+            return
+    assert region.shape == (box.height, box.width, 3)
 
 
 @given(st.text(alphabet="{},.-0123456789ab", max_size=40))

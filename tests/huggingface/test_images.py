@@ -8,50 +8,27 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from outlast.errors import ConfigError, OutlastError
-from outlast.huggingface.images import (
-    ImageModel,
-    export_image_model,
-    image_processor_config,
-    load_image_model,
-)
-from outlast.models.params import flatten, init_params, unflatten
-from outlast.models.resnet import classify, param_table, state_table
-from outlast.models.resnet_config import ResNetModelConfig, StemName, resolve_resnet
+from outlast.huggingface.images import ImageModel, load_image_model, read_class_names
+from outlast.models.params import unflatten
+from outlast.models.resnet import classify
+from support.pretrained import resnet_folder, small_resnet
 
-PREPROCESSOR = image_processor_config(image_size=64, shorter_side=73, mean=(0.5,) * 3, deviation=(0.25,) * 3)
-
-
-def make(stem: StemName = "large") -> ImageModel:
-    config = resolve_resnet(
-        ResNetModelConfig(preset="resnet50", stem=stem, depths=(1, 2), widths=(16, 32)), num_classes=3
-    )
-    tables = param_table(config), state_table(config)
-    params, state = (
-        {name: np.asarray(array) + 0.5 for name, array in flatten(init_params(table, 5)).items()}
-        for table in tables
-    )
-    return ImageModel(config, params, state)
+CLASSES = ("cat", "dog", "犬")
 
 
 def export(model: ImageModel, folder: Path) -> Path:
-    return export_image_model(
-        model.params,
-        model.state,
-        model.config,
-        folder,
-        classes=("cat", "dog", "犬"),
-        preprocessor=PREPROCESSOR,
-        provenance={"step": 7},
-    )
+    return resnet_folder(model, folder, CLASSES)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    model = make()
-    found = load_image_model(export(model, tmp_path / "model"))
+    model = small_resnet()
+    folder = export(model, tmp_path / "model")
+    found = load_image_model(folder)
     assert found.config == model.config
+    assert read_class_names(folder) == CLASSES
     for ours, theirs in ((model.params, found.params), (model.state, found.state)):
         assert ours.keys() == theirs.keys()
         for name, array in ours.items():
@@ -72,7 +49,7 @@ def test_the_stored_checkpoint_is_read_and_written_with_the_same_tensors(
 
 def test_a_small_stem_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no stem for small images"):
-        export(make("small"), tmp_path / "model")
+        export(small_resnet(stem="small"), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
@@ -92,7 +69,7 @@ def test_a_small_stem_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_configuration_is_named(tmp_path: Path, key: str, value: Any, message: str) -> None:
-    folder = export(make(), tmp_path / "model")
+    folder = export(small_resnet(), tmp_path / "model")
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(OutlastError, match=message):
@@ -100,10 +77,37 @@ def test_a_wrong_configuration_is_named(tmp_path: Path, key: str, value: Any, me
 
 
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:
-    folder = export(make(), tmp_path / "model")
+    folder = export(small_resnet(), tmp_path / "model")
     shutil.move(folder / "model.safetensors", folder / "pytorch_model.bin")
     with pytest.raises(OutlastError, match="pickled"):
         load_image_model(folder)
+
+
+def test_class_names_that_are_but_numbers_are_none_and_gaps_are_refused(tmp_path: Path) -> None:
+    folder = resnet_folder(small_resnet(), tmp_path / "model", None)
+    assert read_class_names(folder) is None
+    path = folder / "config.json"
+    for labels in ({"0": "a", "2": "b", "3": "c"}, {"0": "a", "1": 7, "2": "b"}):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "id2label": labels}))
+        with pytest.raises(ConfigError, match="does not name each class"):
+            read_class_names(folder)
+
+
+def test_weights_that_are_no_floats_or_not_finite_are_refused(tmp_path: Path) -> None:
+    folder = export(small_resnet(), tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    for name, value, message in (
+        ("classifier.1.bias", np.zeros(3, np.int8), "int8"),
+        ("classifier.1.bias", np.array([1, np.nan, 1], np.float32), "not finite: classifier/bias"),
+        (
+            "resnet.embedder.embedder.normalization.running_var",
+            np.full(4, np.inf, np.float32),
+            "stem/variance",
+        ),
+    ):
+        save_file({**tensors, name: value}, folder / "model.safetensors")
+        with pytest.raises(OutlastError, match=message):
+            load_image_model(folder)
 
 
 @pytest.mark.peers
@@ -111,7 +115,7 @@ def test_transformers_loads_it_and_answers_alike(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForImageClassification
 
-    model = make()
+    model = small_resnet()
     folder = export(model, tmp_path / "model")
     theirs: Any = AutoModelForImageClassification.from_pretrained(folder).eval()
     assert theirs.config.id2label == {0: "cat", 1: "dog", 2: "犬"}

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from outlast.models.attention import attend, pair_bias
+from outlast.models.attention import attend
 
 RNG = np.random.default_rng(0)
 QUERY, KEY, VALUE = (RNG.normal(size=(2, 5, 3, 4)) for _ in range(3))
@@ -12,8 +12,7 @@ MASK = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]])
 
 def run(key: np.ndarray = KEY, value: np.ndarray = VALUE, mask: np.ndarray | None = MASK) -> np.ndarray:
     arrays = (jnp.asarray(x, jnp.float32) for x in (QUERY, key, value))
-    bias = pair_bias(None if mask is None else jnp.asarray(mask), None)
-    return np.asarray(attend(*arrays, bias=bias, dropout_keys=None, dropout_rate=0.0))
+    return np.asarray(attend(*arrays, attention_mask=None if mask is None else jnp.asarray(mask)))
 
 
 def test_the_formula() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from outlast.models.attention import attend
+from outlast.models.attention import plain_attend
 from outlast.models.layers import ACTIVATIONS
 from outlast.models.local_attention import local_attend
 from outlast.models.modernbert import rotate
@@ -23,7 +23,7 @@ def by_the_full_formula(
     if segments is not None:
         seen = seen & (segments[:, :, None] == segments[:, None, :])
     bias = jnp.where(seen, 0.0, jnp.finfo(jnp.float32).min)
-    return attend(query, key, value, bias=bias, dropout_keys=None, dropout_rate=0.0)
+    return plain_attend(query, key, value, bias=bias)
 
 
 @pytest.mark.parametrize("length", [16, 21, 3])

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from jax import Array
 
+from outlast.models.attention import pair_bias, plain_attend
 from outlast.models.block_sparse import attend_on_tpu, simulated_sparse_attend
 from outlast.models.config import BlockSparse
 from outlast.models.local_attention import local_attend
 from outlast.models.random_blocks import first_block_table, none_twice, random_block_table
-from outlast.models.splash import fits_blocks, splash_local
+from outlast.models.splash import fits_blocks, splash_attend
 
 HEADS, SIZE, RANDOM = 2, 16, 2
 
@@ -67,6 +68,22 @@ def test_block_sparse_attention_by_the_kernel(block_size: int, num_blocks: int) 
     check_same(by_kernel, dense, mask)
 
 
+def test_full_attention_by_the_kernel() -> None:
+    length = 300
+    mask = (jnp.arange(length)[None] >= 40).astype(jnp.int8)
+    segments = jnp.cumsum(jnp.arange(length)[None] % 111 == 110, axis=1)
+
+    def by_kernel(query: Array, key: Array, value: Array) -> Array:
+        scaled = query * jnp.float32(SIZE**-0.5)
+        real = mask.astype(jnp.bool_)
+        return splash_attend(scaled, key, value, segments=segments, real=real, reach=None, interpret=True)
+
+    def plain(query: Array, key: Array, value: Array) -> Array:
+        return plain_attend(query, key, value, bias=pair_bias(mask, segments))
+
+    check_same(by_kernel, plain, mask)
+
+
 @pytest.mark.parametrize("length", [384, 300])
 def test_a_window_by_the_kernel(length: int) -> None:
     mask = jnp.arange(length)[None] < length - 40
@@ -74,7 +91,7 @@ def test_a_window_by_the_kernel(length: int) -> None:
 
     def by_kernel(query: Array, key: Array, value: Array) -> Array:
         scaled = query * jnp.float32(SIZE**-0.5)
-        return splash_local(scaled, key, value, segments=segments, real=mask, reach=32, interpret=True)
+        return splash_attend(scaled, key, value, segments=segments, real=mask, reach=32, interpret=True)
 
     def by_blocks(query: Array, key: Array, value: Array) -> Array:
         return local_attend(query, key, value, attention_mask=mask, segment_ids=segments, reach=32)

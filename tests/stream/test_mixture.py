@@ -185,3 +185,20 @@ def numbers_of(mixture: Mixture, step: int) -> list[np.ndarray]:
     size = mixture.global_batch_size
     before, after = turns.counts(step * size), turns.counts((step + 1) * size)
     return [np.arange(low, high) for low, high in zip(before, after, strict=True)]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("start", [0, 9])
+def test_the_shards_that_are_needed_are_named_about_in_time(lanes: int, start: int) -> None:
+    """By the step before at the latest; sooner where a window begins."""
+    mixture = make_mixture([(9, 7, 12), (6, 5, 8, 3)], [3, 1], 8, lanes=lanes, window=6 * lanes, seed=7)
+    num_steps = 40
+    named: list[tuple[int, int]] = []
+    for step, shard in mixture.shards_from(start, 0, 8):
+        if step >= start + num_steps:
+            break
+        named.append((step, shard))
+    assert [step for step, _ in named] == sorted(step for step, _ in named)
+    for step in range(start, start + num_steps):
+        touched = set(mixture.rows(step).shards.tolist())
+        assert touched <= {shard for need, shard in named if need <= step + 1}, step

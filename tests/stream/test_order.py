@@ -209,3 +209,38 @@ def test_a_batch_that_does_not_divide_names_the_nearest_that_do() -> None:
 def test_fewer_examples_than_lanes_is_an_error() -> None:
     with pytest.raises(ShardError, match="2 examples, 4 lanes"):
         make_order((2,), 4, lanes=4)
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch", "lanes", "window"),
+    [
+        ((13, 0, 21, 8, 9), 4, 1, 10**9),
+        ((13, 0, 21, 8, 9), 4, 2, 10),
+        ((3,) * 30, 8, 4, 12),
+        ((50, 1), 6, 3, 1),
+    ],
+)
+@pytest.mark.parametrize("start", [0, 7])
+def test_the_shards_that_are_needed_are_named_in_time(
+    examples: tuple[int, ...], batch: int, lanes: int, window: int, start: int
+) -> None:
+    """Every shard that a row touches has been named for its step or before; what is named is also used."""
+    order = make_order(examples, batch, lanes, window)
+    num_steps = 3 * sum(examples) // batch
+    for first, stop in ((0, batch), (batch // lanes, batch)) if lanes > 1 else ((0, batch),):
+        named: dict[int, set[int]] = {}
+        last = -1
+        for step, shard in order.shards_from(start, first, stop):
+            assert step >= last, "by rising step"
+            last = step
+            if step >= start + num_steps:
+                break
+            named.setdefault(max(step, start), set()).add(shard)
+        known: set[int] = set()
+        used: set[int] = set()
+        for step in range(start, start + num_steps):
+            known |= named.get(step, set())
+            touched = set(order.rows(step, first, stop).shards.tolist())
+            assert touched <= known, step
+            used |= touched
+        assert used == known

@@ -172,6 +172,7 @@ class FaultyProxy:
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that was cut off, or that gave up

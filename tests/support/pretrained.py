@@ -7,7 +7,16 @@ gives real ids.
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+
+from outlast.huggingface.image_processor import image_processor_config
+from outlast.huggingface.images import ImageModel, export_image_model
+from outlast.models.params import flatten, init_params
+from outlast.models.resnet import param_table, state_table
+from outlast.models.resnet_config import ResNetModelConfig, StemName, resolve_resnet
 
 BERT_IDS, ROBERTA_IDS = 523, 600
 
@@ -44,3 +53,28 @@ def write_byte_level(test_data: Path, out: Path, *, num_pieces: int | None = Non
     ]
     (out / "vocab.json").write_text(json.dumps(kept, ensure_ascii=False))
     (out / "merges.txt").write_text("\n".join(possible) + "\n")
+
+
+def small_resnet(num_classes: int = 3, stem: StemName = "large") -> ImageModel:
+    """Return a ResNet of bottlenecks with random parameters and statistics."""
+    model = ResNetModelConfig(preset="resnet50", stem=stem, depths=(1, 2), widths=(16, 32))
+    config = resolve_resnet(model, num_classes=num_classes)
+    params, state = (
+        {name: np.asarray(array) + 0.5 for name, array in flatten(init_params(table, 5)).items()}
+        for table in (param_table(config), state_table(config))
+    )
+    return ImageModel(config, params, state)
+
+
+def resnet_folder(model: ImageModel, folder: Path, classes: Sequence[str] | None) -> Path:
+    """Write a ResNet's folder, for pictures of 32 pixels; return it."""
+    processor = image_processor_config(image_size=32, shorter_side=36, mean=(0.5,) * 3, deviation=(0.25,) * 3)
+    return export_image_model(
+        model.params,
+        model.state,
+        model.config,
+        folder,
+        classes=classes,
+        preprocessor=processor,
+        provenance={"step": 7},
+    )

@@ -1,4 +1,4 @@
-"""The whole training step as accelerators get it: lowered for CUDA and TPU, compiled for TPU by libtpu."""
+"""The whole step as accelerators get it: lowered for CUDA and TPU, compiled where the compilers are."""
 
 import importlib.util
 import os
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from outlast.models.config import ArchitectureName, AttentionName, ModelConfig, RandomBlocks, resolve_model
+from outlast.models.kernels import AttentionKernel
 from outlast.objectives.config import MlmConfig
 from outlast.objectives.mlm import make_objective
 from outlast.training.config import OptimizerConfig
@@ -22,8 +23,12 @@ from outlast.training.step import make_train_step
 
 CHECKOUT = Path(__file__).parents[2]
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-NO_LIBTPU = "libtpu is not installed (the extra aot): nothing compiles for TPU here"
+NO_LIBTPU = "libtpu is not installed (scripts/test does it): nothing compiles for TPU here"
+NO_CUDA_PLUGIN = "jax's CUDA plugin is not installed (the extra cuda): nothing compiles for GPUs here"
 KERNEL = "tpu_custom_call"
+GPU_KERNEL = "triton"
+LIBTPU_APART = Path(sys.prefix, "aot")
+"""Where scripts/test puts it: beside jax, libtpu would make every import of jax look for a TPU."""
 BASE_SHAPES: dict[ArchitectureName, tuple[int, int]] = {
     "bert": (32, 128),
     "roberta": (8, 512),
@@ -39,6 +44,8 @@ def lowered(
     *,
     attention: AttentionName | None = None,
     random_blocks: RandomBlocks = "uniform",
+    attention_dropout: float | None = None,
+    kernel: AttentionKernel = "auto",
 ) -> str:
     """Return the program of a bfloat16 training step of two layers or more, as text."""
     model = ModelConfig(
@@ -47,10 +54,16 @@ def lowered(
         max_positions=max(length, 512),
         attention=attention,
         random_blocks=random_blocks,
+        attention_dropout=attention_dropout,
     )
     encoder = resolve_model(model, vocab_size=300, special_ids=SPECIAL_IDS, sequence_length=length)
     objective = make_objective(
-        encoder, MlmConfig(), special_ids=SPECIAL_IDS, compute_dtype=jnp.bfloat16, remat="selective"
+        encoder,
+        MlmConfig(),
+        special_ids=SPECIAL_IDS,
+        compute_dtype=jnp.bfloat16,
+        remat="selective",
+        attention_kernel=kernel,
     )
     config = OptimizerConfig()
     schedule = make_schedule(config, 100)
@@ -61,16 +74,32 @@ def lowered(
         "input_ids": jax.ShapeDtypeStruct((2, length), jnp.int32),
         "attention_mask": jax.ShapeDtypeStruct((2, length), jnp.int8),
     }
-    return step.trace(state, batch).lower(lowering_platforms=(platform,)).as_text()
+    traced = step.trace(state, batch)
+    # From 0.11 on, jax asks which GPU a kernel is for, where there is none.
+    gpu = jax.sharding.AbstractDevice("NVIDIA H200", 132, "gpu") if platform == "cuda" else None
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=gpu)):
+        return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
 @pytest.mark.parametrize(
     ("architecture", "length"), [("bert", 128), ("roberta", 512), ("bigbird", 1024), ("modernbert", 256)]
 )
-def test_the_step_lowers_for_cuda(architecture: ArchitectureName, length: int) -> None:
+def test_the_step_lowers_for_cuda_with_and_without_the_kernel(
+    architecture: ArchitectureName, length: int
+) -> None:
     text = lowered("cuda", architecture, length)
     assert "bf16" in text
     assert KERNEL not in text
+    assert GPU_KERNEL not in text
+    text = lowered("cuda", architecture, length, kernel="fused")
+    for kernel in ("forward", "backward_queries", "backward_keys"):
+        assert re.search(rf'custom_call @\S*triton.* name = "fused_attention_{kernel}"', text)
+    assert KERNEL not in text
+
+
+def test_only_a_gpu_gets_the_gpus_kernel() -> None:
+    for platform in ("cpu", "tpu"):
+        assert GPU_KERNEL not in lowered(platform, "bert", 128, kernel="fused")
 
 
 def test_a_tpu_gets_the_kernel_where_it_computes_the_same() -> None:
@@ -81,13 +110,30 @@ def test_a_tpu_gets_the_kernel_where_it_computes_the_same() -> None:
     assert KERNEL not in lowered("tpu", "bigbird", 1024, random_blocks="transformers")
 
 
+def test_a_tpu_gets_the_kernel_for_full_attention_without_dropout() -> None:
+    assert KERNEL in lowered("tpu", "roberta", 1024, attention_dropout=0.0)
+    assert KERNEL not in lowered("tpu", "roberta", 1024)
+    assert KERNEL not in lowered("tpu", "roberta", 512, attention_dropout=0.0)
+    assert KERNEL not in lowered("tpu", "roberta", 1024, attention_dropout=0.0, kernel="plain")
+
+
 def compile_for_tpu(*arguments: str) -> str:
-    """Compile a step in a process of its own, for libtpu answers to the environment at import only."""
-    if importlib.util.find_spec("libtpu") is None:
+    if importlib.util.find_spec("libtpu") is None and not (LIBTPU_APART / "libtpu").is_dir():
         pytest.skip(NO_LIBTPU)
+    return compile_step(*arguments)
+
+
+def compile_step(*arguments: str) -> str:
+    """Compile a step in a process of its own, for compilers answer to the environment at import only."""
     command = [sys.executable, str(CHECKOUT / "benchmarks" / "compile_step.py"), *arguments]
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(LIBTPU_APART)]))
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=1500, check=False, env=dict(os.environ)
+        command,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
@@ -97,6 +143,22 @@ def test_a_small_step_compiles_for_a_tpu_that_is_not_there() -> None:
     """With dropout on the probabilities it crashed before attention had its barrier."""
     said = compile_for_tpu("--preset", "tiny", "--rows", "8")
     assert float(found(said, r"temporaries ([\d.]+) GiB")) < 0.1, said
+    counted, formula = (
+        float(found(said, pattern)) for pattern in (r"([\d.e+]+) FLOPs", r"FLOPs \(formula ([\d.e+]+)")
+    )
+    assert 0.9 < formula / counted < 1.05, said
+
+
+@pytest.mark.parametrize(("architecture", "length"), [("bert", 128), ("bigbird", 1024)])
+def test_a_small_step_compiles_for_a_gpu_that_is_not_there(
+    architecture: ArchitectureName, length: int
+) -> None:
+    """With the kernel: its tiles fit the registers and the memory of a core, or Triton would refuse them."""
+    if importlib.util.find_spec("jax_cuda13_plugin") is None:
+        pytest.skip(NO_CUDA_PLUGIN)
+    shape = ("--preset", "tiny", "--architecture", architecture, "--rows", "2", "--length", str(length))
+    said = compile_step(*shape, "--topology", "cuda:h200", "cuda:a100", "--attention-kernel", "fused")
+    assert len(re.findall(r"temporaries ([\d.]+) GiB", said)) == 2, said
 
 
 @pytest.mark.long
@@ -107,6 +169,15 @@ def test_every_base_model_compiles_for_every_tpu(architecture: ArchitectureName,
     rows, length = BASE_SHAPES[architecture]
     shape = ("--rows", str(rows), "--length", str(length))
     said = compile_for_tpu("--architecture", architecture, *shape, "--topology", topology)
+    assert float(found(said, r"temporaries ([\d.]+) GiB")) < 8, said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1600)
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
+def test_resnet50_compiles_for_every_tpu(topology: str) -> None:
+    shape = ("--rows", "64", "--remat", "none")
+    said = compile_for_tpu("--architecture", "resnet", *shape, "--topology", topology)
     assert float(found(said, r"temporaries ([\d.]+) GiB")) < 8, said
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from outlast.config import to_dict
 from outlast.errors import ConfigError
-from outlast.training.config import OptimizerConfig
-from outlast.training.identity import check_identity, describe_promise, environment
+from outlast.training import identity
+from outlast.training.config import OptimizerConfig, TrainingConfig
+from outlast.training.identity import arithmetic, check_identity, describe_promise, environment
 
 
 def make_identity(total_steps: int = 100, **optimizer: Any) -> dict[str, Any]:
@@ -44,6 +45,16 @@ def test_a_field_that_is_new_or_gone_is_a_difference() -> None:
         check_identity(make_identity(), other, step=1, run_dir="run")
 
 
+def test_a_key_of_the_optimizer_that_came_later_had_its_default() -> None:
+    older = make_identity()
+    del older["optimizer"]["decay_biases_and_norms"]
+    check_identity(older, make_identity(), step=1, run_dir="run")
+    with pytest.raises(
+        ConfigError, match="decay_biases_and_norms: the checkpoint has False, the recipe True"
+    ):
+        check_identity(older, make_identity(decay_biases_and_norms=True), step=1, run_dir="run")
+
+
 def test_a_run_may_be_extended_where_no_past_rate_changes() -> None:
     constant = {"schedule": "constant", "decay_steps": 20}
     check_identity(make_identity(100, **constant), make_identity(500, **constant), step=80, run_dir="run")
@@ -67,3 +78,10 @@ def test_the_promise_follows_the_environment() -> None:
     told = describe_promise({**now, "num_cores": 96}, now)
     assert "within rounding" in told
     assert f"num_cores 96 -> {now['num_cores']}" in told
+
+
+def test_another_attention_kernel_is_named_where_there_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, fused = (TrainingConfig(attention_kernel=kernel) for kernel in ("plain", "fused"))
+    assert arithmetic(plain) == arithmetic(fused)
+    monkeypatch.setattr(identity, "environment", lambda: {"platform": "gpu"})
+    assert "attention_kernel plain -> fused" in describe_promise(arithmetic(plain), arithmetic(fused))

@@ -1,5 +1,6 @@
 """Learning rates in closed form; which parameters decay; AdamW against its own formula."""
 
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,11 +10,16 @@ import pytest
 
 from outlast.config import build
 from outlast.errors import ConfigError
+from outlast.models import resnet
 from outlast.models.bert import param_table
 from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.params import flatten
+from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
+from outlast.recipe import ImageRecipe, in_steps, read_run_recipe
 from outlast.training.config import OptimizerConfig
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def rates(config: OptimizerConfig, total_steps: int) -> list[float]:
@@ -42,7 +48,73 @@ def test_constant_then_decay() -> None:
 
 def test_step_decay_divides_by_five() -> None:
     found = rates(OptimizerConfig(learning_rate=1.0, schedule="step", decay_steps=3, warmup_steps=1), 8)
-    np.testing.assert_allclose(found, [1, 1, 1, 1, 0.2, 0.2, 0.2, 0.04], rtol=1e-6)
+    np.testing.assert_allclose(found, [1, 1, 1, 0.2, 0.2, 0.2, 0.04, 0.04], rtol=1e-6)
+
+
+def imagenet(name: str) -> ImageRecipe:
+    """A recipe of ResNet-50 in steps, for the 1,281,167 pictures of ImageNet."""
+    recipe = read_run_recipe(RECIPES / f"resnet50_imagenet_{name}.toml")
+    assert isinstance(recipe, ImageRecipe)
+    return in_steps(recipe, 1_281_167)
+
+
+def test_resnet50_by_steps_has_the_rates_of_its_source() -> None:
+    """torch_xla's WarmupAndExponentialDecayScheduler: epochs are counted from the start of the run."""
+    recipe = imagenet("step")
+    steps_per_epoch = 1_281_167 / 1024
+    schedule = make_schedule(recipe.optimizer, recipe.training.total_steps)
+    assert recipe.training.total_steps == round(90 * steps_per_epoch) == 112_603
+    warmup = round(0.9 * steps_per_epoch)
+    for step in (0, 500, warmup - 1):
+        assert float(schedule(step)) == pytest.approx(0.5 * (step + 1) / warmup, rel=1e-6)
+    for division in range(1, 5):
+        border = round(20 * steps_per_epoch) * division
+        assert float(schedule(border - 1)) == pytest.approx(0.5 / 5 ** (division - 1), rel=1e-6)
+        assert float(schedule(border)) == pytest.approx(0.5 / 5**division, rel=1e-6)
+    assert float(schedule(warmup)) == 0.5
+    assert float(schedule(112_602)) == pytest.approx(0.5 / 5**4, rel=1e-6)
+
+
+def test_resnet50_by_cosine_has_the_rates_of_its_source() -> None:
+    recipe = imagenet("cosine")
+    schedule = make_schedule(recipe.optimizer, recipe.training.total_steps)
+    warmup, total = round(5 * 1_281_167 / 1024), 112_603
+    assert float(schedule(warmup - 1)) == pytest.approx(0.4, rel=1e-6)
+    for step in (warmup, 50_000, total - 1):
+        expected = 0.2 * (1 + np.cos(np.pi * (step - warmup) / (total - warmup)))
+        assert float(schedule(step)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+def test_the_recipes_of_resnet50_decay_what_their_sources_decay() -> None:
+    table = resnet.param_table(resolve_resnet(ResNetModelConfig(), num_classes=1000))
+    for name, everything in (("step", True), ("cosine", False)):
+        config = imagenet(name).optimizer
+        found = flatten(decays(table, biases_and_norms=config.decay_biases_and_norms))
+        assert found["stem/kernel"] is True
+        assert found["stages/3/rest/0/kernel"] is True
+        for vector in ("stem/norm/scale", "stages/3/rest/0/norm/bias", "classifier/bias"):
+            assert found[vector] is everything, (name, vector)
+
+
+def test_sgd_is_that_of_pytorch() -> None:
+    """Weight decay in the gradient, before the momentum (Sutskever et al., 2013, as PyTorch has it)."""
+    config = OptimizerConfig(
+        name="sgd",
+        learning_rate=0.5,
+        schedule="step",
+        decay_steps=2,
+        weight_decay=0.1,
+        clip_norm=float("inf"),
+    )
+    optimizer = make_optimizer(config, make_schedule(config, 10), {"w": True})
+    params: dict[str, Any] = {"w": jnp.array([2.0])}
+    state = optimizer.init(params)
+    weight, momentum = 2.0, 0.0
+    for step, gradient in enumerate((1.0, -0.5, 0.25, 0.0)):
+        params, state = advance(optimizer, {"w": jnp.array([gradient])}, state, params)
+        momentum = 0.9 * momentum + gradient + 0.1 * weight
+        weight -= 0.5 / 5 ** (step // 2) * momentum
+    np.testing.assert_allclose(params["w"], [weight], rtol=1e-6)
 
 
 def test_matrices_decay_and_vectors_do_not() -> None:
@@ -128,5 +200,7 @@ def test_every_optimizer_lowers_a_simple_loss(name: str) -> None:
 def test_meaningless_combinations_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs decay_steps"):
         build(OptimizerConfig, {"schedule": "step"}, where="test")
+    with pytest.raises(ConfigError, match="warmup_steps and warmup_epochs say the same thing"):
+        build(OptimizerConfig, {"warmup_steps": 5, "warmup_epochs": 0.5}, where="test")
     with pytest.raises(ConfigError, match="no meaning for sgd"):
         build(OptimizerConfig, {"name": "sgd", "bias_correction": False}, where="test")

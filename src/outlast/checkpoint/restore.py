@@ -37,6 +37,12 @@ class Restored:
     arrays: dict[str, NDArray[Any]]
     skipped: list[tuple[str, str]]
 
+    def under(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays whose names start with a prefix, named by what follows it."""
+        return {
+            name.removeprefix(prefix): value for name, value in self.arrays.items() if name.startswith(prefix)
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class CommitStatus:

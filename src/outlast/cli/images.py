@@ -1,4 +1,4 @@
-"""The verbs ``outlast shards import`` and ``images``: parse, one library call, print."""
+"""The verbs ``outlast shards import``, ``images`` and ``repack``: parse, one library call, print."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def import_tars(
     "--shuffle/--no-shuffle",
     default=True,
     show_default=True,
-    help="Mix the files of a split before they are divided; rows of Parquet files keep their order.",
+    help="Mix the files of a split before they are divided; rows of tables keep their order.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the mixing.")
 @_on_bad_option
@@ -83,10 +83,11 @@ def pack_images(
     on_bad: Any,
     processes: int | None,
 ) -> None:
-    """Make a data set of images: a folder with a folder for each class, a list, or Parquet files.
+    """Make a data set of images: a folder with a folder for each class, a list, or tables.
 
-    A list is a .csv, .tsv or .jsonl file with the columns image and label. Images are stored as they are, in
-    tars that WebDataset and plain tar read. The same line again continues a killed build.
+    A list is a .csv, .tsv or .jsonl file with the columns image and label; tables are Parquet files, or a
+    folder of one split that the library datasets saved. Images are stored as they are, in tars that
+    WebDataset and plain tar read. The same line again continues a killed build.
     """
     from outlast.shards.images.build import PackConfig
     from outlast.shards.images.build import pack_images as pack
@@ -100,3 +101,47 @@ def pack_images(
     given = {"train": source, "validation": validation, "test": test}
     sources = {split: path for split, path in given.items() if path}
     click.echo(pack(sources, out, config, num_processes=processes))
+
+
+@click.command("repack")
+@click.argument("manifest")
+@click.option("--out", required=True, help="Folder or URL for tars, indexes and manifest.")
+@click.option(
+    "--store",
+    type=click.Choice(["restart", "pixels"]),
+    required=True,
+    help="JPEGs in tiles, of which only the needed ones are read; or decoded pictures.",
+)
+@click.option(
+    "--short-side",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Of pixels: a picture whose shorter side is longer is shrunk.",
+)
+@click.option(
+    "--max-pixels",
+    type=click.IntRange(min=1),
+    default=2**26,
+    show_default=True,
+    help="A picture of more pixels stays as it is.",
+)
+@_processes_option
+def repack_images(
+    manifest: str, out: str, store: str, short_side: int, max_pixels: int, processes: int | None
+) -> None:
+    """Store a data set of images anew, to be read faster: the same examples, labels and order.
+
+    With restart the pictures are the same to the last bit, about as large as before; it needs jpegtran. With
+    pixels they are decoded once and shrunk. What cannot be stored so stays as it is. The same line again
+    continues a killed run.
+    """
+    from outlast.shards.images.pixels import RawPixels
+    from outlast.shards.images.repack import repack_images as repack
+    from outlast.shards.images.transcode import TiledJpegs
+
+    if store == "restart":
+        image_store = TiledJpegs(max_pixels=max_pixels)
+    else:
+        image_store = RawPixels(short_side=short_side, max_pixels=max_pixels)
+    click.echo(repack(manifest, out, store, image_store, num_processes=processes))

@@ -15,6 +15,7 @@ from outlast.cli.checkpoint import checkpoint
 from outlast.cli.corpus import corpus, prepare
 from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
+from outlast.cli.stream import stream
 from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError
 
 
@@ -62,5 +63,5 @@ def main(debug: bool | None) -> None:
     set_up(debug=bool(debug))
 
 
-for verb in (corpus, prepare, shards, import_, train, evaluate, export, fill_mask, checkpoint):
+for verb in (corpus, prepare, shards, stream, import_, train, evaluate, export, fill_mask, checkpoint):
     main.add_command(verb)

@@ -92,8 +92,9 @@ def export(run_dir: str, out: Path) -> None:
 def import_(folder: Path, out: str, tokenizer: Path | None) -> None:
     """Make a Hugging Face model the start of further training.
 
-    FOLDER holds config.json, model.safetensors and the tokenizer of a BERT, RoBERTa, BigBird or ModernBERT.
-    OUT is what `train --initialize-from` takes; OUT/recipe.toml holds the tables for the recipe.
+    FOLDER holds config.json, model.safetensors and the tokenizer of a BERT, RoBERTa, BigBird or ModernBERT,
+    or the image processor of a ResNet. OUT is what `train --initialize-from` takes; OUT/recipe.toml holds the
+    tables for the recipe.
     """
     from outlast.run.import_model import import_model
 

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from outlast.cli.images import import_tars, pack_images
+from outlast.cli.images import import_tars, pack_images, repack_images
 from outlast.cli.printing import json_option, print_fields, print_problems
 from outlast.cli.tfrecord import export_tfrecord, import_tfrecord
 
@@ -109,6 +109,7 @@ def shards_pair(
 
 shards.add_command(import_tars)
 shards.add_command(pack_images)
+shards.add_command(repack_images)
 shards.add_command(export_tfrecord)
 
 

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from outlast.errors import ConfigError
 from outlast.huggingface.folder import check_finite, check_target, training_rows, write_folder, write_json
+from outlast.huggingface.image_processor import PREPROCESSOR_NAME
 from outlast.huggingface.load import CONFIG_NAME, ConfigReader, naming, read_config, read_tensors
 from outlast.huggingface.names import NamedArrays, from_huggingface, to_huggingface
+from outlast.huggingface.pretrained import check_floats, refuse_not_finite
 from outlast.models.resnet import param_table, state_table
 from outlast.models.resnet_config import ResNetConfig, check_resnet
 
 MODEL_TYPE = "resnet"
-PREPROCESSOR_NAME = "preprocessor_config.json"
 
 _FIXED: dict[str, Any] = {
     "hidden_act": "relu",
@@ -42,14 +43,35 @@ def load_image_model(folder: Path) -> ImageModel:
     """Read a ResNet.
 
     Raises:
-        OutlastError: files that are missing, pickled, damaged or do not fit each other.
+        OutlastError: files that are missing, pickled, damaged, quantised or do not fit each other.
         ConfigError: a model this package cannot compute exactly; the key is named.
     """
     config = read_resnet_config(folder)
     with naming(folder):
-        tensors = read_tensors(folder)
+        found = read_tensors(folder)
+        tensors = {name: value for name, value in found.items() if not name.endswith(_BATCHES)}
+        check_floats(tensors)
         params = from_huggingface(param_table(config), tensors)
-        return ImageModel(config, params, from_huggingface(state_table(config), tensors))
+        state = from_huggingface(state_table(config), tensors)
+        refuse_not_finite({**params, **state})
+        return ImageModel(config, params, state)
+
+
+def read_class_names(folder: Path) -> tuple[str, ...] | None:
+    """Return the names of the classes in the order of their labels, None where they are but numbered."""
+    labels = read_config(folder).get("id2label")
+    if not isinstance(labels, dict):
+        return None
+    found = cast(dict[str, Any], labels)
+    names = tuple(found.get(f"{number}") for number in range(len(found)))
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            "id2label does not name each class.",
+            where=str(folder / CONFIG_NAME),
+            expected=f'a text for each of "0" to "{len(found) - 1}"',
+        )
+    numbered = all(name == f"LABEL_{number}" for number, name in enumerate(names))
+    return None if numbered else cast(tuple[str, ...], names)
 
 
 def read_resnet_config(folder: Path) -> ResNetConfig:
@@ -123,30 +145,6 @@ def export_image_model(
         (temporary / "README.md").write_text(card, encoding="utf-8")
 
     return write_folder(folder, tensors, write_files, provenance=provenance)
-
-
-def image_processor_config(
-    *, image_size: int, shorter_side: int, mean: Sequence[float], deviation: Sequence[float]
-) -> dict[str, Any]:
-    """Return the content of ``preprocessor_config.json``: evaluation as our stream has it.
-
-    Args:
-        image_size: pixels of the square that the model sees.
-        shorter_side: what the shorter side is resized to before the middle is cut out.
-        mean, deviation: of each channel, from 0 to 1.
-    """
-    return {
-        "image_processor_type": "ConvNextImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": image_size},
-        "crop_pct": image_size / shorter_side,
-        "resample": 2,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(mean),
-        "image_std": list(deviation),
-    }
 
 
 def _config(config: ResNetConfig, classes: Sequence[str] | None) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def read_pretrained(folder: Path) -> Pretrained:
     table = ARCHITECTURES[config.architecture].param_table(config)
     with naming(folder):
         tensors = _with_prefix(read_tensors(folder), table)
-        _check_floats(tensors)
+        check_floats(tensors)
         groups = {group: _found(table, group, tensors) for group in HEADS if group in table}
         if not groups.get(HEAD):
             groups[POOLER] = False  # without the head there is nothing it was trained for here
@@ -65,9 +65,7 @@ def read_pretrained(folder: Path) -> Pretrained:
         kept = {group: params for group, params in table.items() if groups.get(group, True)}
         _check_decoder(tensors, table)
         params = from_huggingface(kept, tensors)
-        not_finite = [name for name, value in params.items() if not np.isfinite(value).all()]
-        if not_finite:
-            raise OutlastError("Some weights are not finite: " + ", ".join(not_finite[:5]))
+        refuse_not_finite(params)
     taken = huggingface_names(kept)
     return Pretrained(
         config=config,
@@ -95,7 +93,15 @@ def _with_prefix(tensors: NamedArrays, table: ParamTable) -> NamedArrays:
     return {prefix + name if name.startswith(_BARE) else name: value for name, value in tensors.items()}
 
 
-def _check_floats(tensors: NamedArrays) -> None:
+def refuse_not_finite(params: NamedArrays) -> None:
+    """Raise OutlastError naming the first arrays that hold an infinity or NaN."""
+    not_finite = [name for name, value in params.items() if not np.isfinite(value).all()]
+    if not_finite:
+        raise OutlastError("Some weights are not finite: " + ", ".join(not_finite[:5]))
+
+
+def check_floats(tensors: NamedArrays) -> None:
+    """Raise OutlastError where a weight is no float: it would be another model."""
     for name, value in tensors.items():
         if value.dtype.name not in _FLOATS and not name.endswith(_BUFFERS):
             raise OutlastError(

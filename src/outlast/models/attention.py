@@ -6,6 +6,7 @@ formula of Vaswani et al. (2017), eq. 1, with the softmax in float32.
 Letters: b row, l query position, m key position, h head, k size of a head.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TypeAlias
 
@@ -15,11 +16,15 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Integer
 
 from outlast.models.heads import map_heads
+from outlast.models.kernels import Attend, AttentionKernel, alternatives, fits_triton, has_splash
 from outlast.models.layers import dropout
 from outlast.models.randomness import RowKeys
 
 _HEAD_BY_HEAD_FROM = 256
 """Keys from which on a CPU computes attention head by head; below, the copies cost more than is won."""
+
+_SPLASH_FROM = 1024
+"""Tokens from which on a TPU keeps the scores out of memory by its kernel."""
 
 AttentionMask: TypeAlias = Integer[Array, "b l"] | Bool[Array, "b l"]
 """1 or True for real tokens."""
@@ -53,18 +58,77 @@ def pair_bias(
 
 def attend(
     query: Float[Array, "b l h k"],
+    key: Float[Array, "b l h k"],
+    value: Float[Array, "b l h k"],
+    *,
+    attention_mask: AttentionMask | None,
+    segment_ids: Int[Array, "b l"] | None = None,
+    dropout_keys: RowKeys | None = None,
+    dropout_rate: float = 0.0,
+    kernel: AttentionKernel = "auto",
+) -> Float[Array, "b l h k"]:
+    """Return softmax(query . key / sqrt(k)) . value over the keys that may be attended to.
+
+    Args:
+        attention_mask: keys that may be attended to; None: all.
+        segment_ids: a position attends to its own segment only; None: to all.
+        dropout_keys: for dropout on the probabilities; None for none.
+        kernel: what may compute it where the device has something better than the plain formula.
+    """
+    b, length, _, size = query.shape
+    real = jnp.ones((b, length), jnp.bool_) if attention_mask is None else attention_mask.astype(jnp.bool_)
+    drops = dropout_keys is not None and dropout_rate > 0
+    scaled = query * jnp.asarray(size**-0.5, query.dtype)
+
+    def on_tpu() -> Array:
+        from outlast.models.splash import splash_attend
+
+        segments = jnp.zeros((b, length), jnp.int32) if segment_ids is None else segment_ids
+        return splash_attend(scaled, key, value, segments=segments, real=real, reach=None)
+
+    def on_gpu() -> Array:
+        from outlast.models.fused import fused_attend
+
+        return fused_attend(
+            scaled,
+            key,
+            value,
+            real=real,
+            segments=segment_ids,
+            dropout_keys=dropout_keys,
+            dropout_rate=dropout_rate,
+        )
+
+    splash = has_splash() and not drops and length >= _SPLASH_FROM
+    return plain_attend(
+        query,
+        key,
+        value,
+        bias=pair_bias(attention_mask, segment_ids),
+        dropout_keys=dropout_keys,
+        dropout_rate=dropout_rate,
+        instead=alternatives(
+            kernel, tpu=on_tpu if splash else None, cuda=on_gpu if fits_triton(size) else None
+        ),
+    )
+
+
+def plain_attend(
+    query: Float[Array, "b l h k"],
     key: Float[Array, "b m h k"],
     value: Float[Array, "b m h k"],
     *,
     bias: Float[Array, "b q m"] | None,
-    dropout_keys: RowKeys | None,
-    dropout_rate: float,
+    dropout_keys: RowKeys | None = None,
+    dropout_rate: float = 0.0,
+    instead: Mapping[str, Attend] | None = None,
 ) -> Float[Array, "b l h k"]:
-    """Return softmax(query . key / sqrt(k) + bias) . value.
+    """Return softmax(query . key / sqrt(k) + bias) . value, by the formula.
 
     Args:
         bias: added to the scores, as ``pair_bias`` makes it.
         dropout_keys: for dropout on the probabilities; None for none.
+        instead: what computes the same on a platform.
     """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
 
@@ -79,8 +143,11 @@ def attend(
         probabilities = dropout(probabilities, dropout_keys, dropout_rate)
         return jnp.einsum("bhlm,bmhk->blhk", probabilities, value)
 
+    whole: dict[str, Attend] = {"default": all_heads}
     if key.shape[1] < _HEAD_BY_HEAD_FROM:
-        return all_heads()
+        if not instead:
+            return all_heads()
+        whole["cpu"] = all_heads
     b, length, num_heads, _ = query.shape
     first = jnp.arange(num_heads, dtype=jnp.uint32) * jnp.uint32(length * key.shape[1])
     return map_heads(
@@ -91,7 +158,7 @@ def attend(
             *(() if dropout_keys is None else (dropout_keys,)),
         ),
         of_head=(first,),
-        instead={"default": all_heads},
+        instead={**whole, **(instead or {})},
     )
 
 

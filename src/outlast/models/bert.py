@@ -19,9 +19,10 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from outlast.models.attention import AttentionMask, attend, pair_bias
+from outlast.models.attention import AttentionMask, attend
 from outlast.models.block_sparse import block_sparse_attend, is_sparse, simulated_sparse_attend
 from outlast.models.config import EncoderConfig
+from outlast.models.kernels import AttentionKernel
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
 from outlast.models.next_sentence import next_sentence_table
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
@@ -82,6 +83,7 @@ def encode(
     dropout_keys: RowKeys | None = None,
     compute_dtype: DTypeLike = jnp.float32,
     remat: Remat = "selective",
+    attention_kernel: AttentionKernel = "auto",
 ) -> Float[Array, "b l d"]:
     """Return the hidden states of the last layer, in the compute dtype.
 
@@ -89,8 +91,11 @@ def encode(
         dropout_keys: one key per row in training; None: no dropout.
         compute_dtype: of activations and products. Parameters, softmax and layer norm stay float32.
         remat: what is computed again in the backward pass to save memory.
+        attention_kernel: what may compute attention beside the plain formula.
     """
-    hidden, _ = _run(params, inputs, config, dropout_keys, compute_dtype, remat, keep_all=False)
+    hidden, _ = _run(
+        params, inputs, config, dropout_keys, compute_dtype, remat, attention_kernel, keep_all=False
+    )
     return hidden
 
 
@@ -99,7 +104,7 @@ def encode_all(
 ) -> Float[Array, "n+1 b l d"]:
     """Return the embeddings and the hidden states after each layer, without dropout."""
     first = _embed(params["embeddings"], inputs, config, None, compute_dtype)
-    _, rest = _run(params, inputs, config, None, compute_dtype, "none", keep_all=True)
+    _, rest = _run(params, inputs, config, None, compute_dtype, "none", "auto", keep_all=True)
     assert rest is not None
     return jnp.concatenate([first[None], rest])
 
@@ -151,6 +156,7 @@ def _run(
     dropout_keys: RowKeys | None,
     compute_dtype: DTypeLike,
     remat: Remat,
+    attention_kernel: AttentionKernel,
     *,
     keep_all: bool,
 ) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"] | None]:
@@ -162,7 +168,7 @@ def _run(
     def layer(hidden: Array, scanned: tuple[Params, Array, Array | None]) -> tuple[Array, Array | None]:
         layer_params, index, layer_blocks = scanned
         keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
-        attention = _Attention(inputs.attention_mask, layer_blocks, distinct)
+        attention = _Attention(inputs.attention_mask, layer_blocks, distinct, attention_kernel)
         hidden = _layer(layer_params, hidden, attention, config, keys)
         return hidden, hidden if keep_all else None
 
@@ -179,6 +185,7 @@ class _Attention(NamedTuple):
     """None: full attention."""
     distinct: bool
     """No block stands twice in a row of the table."""
+    kernel: AttentionKernel
 
 
 def _random_blocks(config: EncoderConfig, length: int, *, train: bool) -> Table | None:
@@ -259,8 +266,15 @@ def _mix(
 ) -> Float[Array, "b l h k"]:
     """The attention that the model's configuration and the length ask for."""
     if config.sparse is None or context.random_blocks is None:
-        bias = pair_bias(context.mask, None)
-        return attend(query, key, value, bias=bias, dropout_keys=keys, dropout_rate=config.attention_dropout)
+        return attend(
+            query,
+            key,
+            value,
+            attention_mask=context.mask,
+            dropout_keys=keys,
+            dropout_rate=config.attention_dropout,
+            kernel=context.kernel,
+        )
     mask, blocks, block_size = context.mask, context.random_blocks, config.sparse.block_size
     if config.sparse.simulated:
         return simulated_sparse_attend(
@@ -274,6 +288,7 @@ def _mix(
         random_blocks=blocks,
         block_size=block_size,
         distinct=context.distinct,
+        kernel=context.kernel,
     )
 
 

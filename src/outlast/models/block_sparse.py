@@ -14,8 +14,6 @@ Letters: b row, l query position, m key position, h head, k size of a head, n bl
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +22,8 @@ from jaxtyping import Bool, Float, Int
 
 from outlast.models.attention import AttentionMask, key_bias
 from outlast.models.heads import map_heads
-from outlast.models.splash import TILE, fits_blocks, is_available, splash_blocks
+from outlast.models.kernels import AttentionKernel, alternatives, fits_triton, has_splash
+from outlast.models.splash import TILE, fits_blocks, splash_blocks
 
 _GLOBAL_AND_WINDOW = 5
 
@@ -46,6 +45,7 @@ def block_sparse_attend(
     random_blocks: Int[Array, "h n-2 r"],
     block_size: int,
     distinct: bool = False,
+    kernel: AttentionKernel = "auto",
 ) -> Float[Array, "b l h k"]:
     """Return the attention of each block of queries to its own few blocks of keys.
 
@@ -54,6 +54,7 @@ def block_sparse_attend(
 
     Args:
         distinct: no block stands twice in a row of the table, so a TPU may use its kernel.
+        kernel: what may compute it where the device has something better than the plain formula.
     """
     b, length, _, size = query.shape
     padding = -length % block_size
@@ -61,9 +62,19 @@ def block_sparse_attend(
         query, key, value = (jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))) for x in (query, key, value))
     query = query * jnp.asarray(size**-0.5, query.dtype)
     real = _real_keys(attention_mask, b, length, padding)
-    instead: dict[str, Callable[[], Array]] = {}
-    if distinct and is_available() and fits_blocks((length + padding) // block_size, block_size):
-        instead["tpu"] = partial(attend_on_tpu, query, key, value, real, random_blocks, block_size)
+
+    def on_tpu() -> Array:
+        return attend_on_tpu(query, key, value, real, random_blocks, block_size)
+
+    def on_gpu() -> Array:
+        from outlast.models.fused import fused_blocks
+
+        return fused_blocks(query, key, value, real=real, random_blocks=random_blocks, block_size=block_size)
+
+    tiled = distinct and has_splash() and fits_blocks((length + padding) // block_size, block_size)
+    instead = alternatives(
+        kernel, tpu=on_tpu if tiled else None, cuda=on_gpu if fits_triton(size, block_size) else None
+    )
     mixed = map_heads(
         _attend_head, (query, key, value), of_row=(real,), of_head=(_slots(random_blocks),), instead=instead
     )

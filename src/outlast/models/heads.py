@@ -32,9 +32,9 @@ def map_heads(
         projected: queries, keys and values.
         of_row: arrays (b, ...), such as masks: the function gets its row's part.
         of_head: arrays (h, ...): the function gets its head's part.
-        instead: the same for all heads and rows by other means, by platform (``cuda``, ``tpu``); ``default``:
-            on those that are not named. Where nothing is given, a CPU takes the heads in groups, and other
-            devices all at once.
+        instead: the same for all heads and rows by other means, by platform (``cpu``, ``cuda``, ``tpu``);
+            ``default``: on those that are not named. Where nothing is given, a CPU takes the heads in groups,
+            and other devices all at once.
     """
     b, length, num_heads, size = projected[0].shape
     by_head = [jnp.moveaxis(x, 2, 1).reshape(b * num_heads, length, size) for x in projected]
@@ -63,5 +63,5 @@ def map_heads(
     branches |= {platform: by_other_means(whole) for platform, whole in (instead or {}).items()}
     # What one branch keeps for the backward pass, the others would set aside in vain: so none keeps anything.
     branches = {platform: jax.checkpoint(branch, prevent_cse=False) for platform, branch in branches.items()}
-    mixed = jax.lax.platform_dependent(*by_head, *rows, *heads, cpu=in_groups, **branches)
+    mixed = jax.lax.platform_dependent(*by_head, *rows, *heads, **{"cpu": in_groups, **branches})
     return jnp.moveaxis(mixed.reshape(b, num_heads, length, size), 1, 2)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from outlast.models.attention import AttentionMask, key_bias
 from outlast.models.heads import map_heads
-from outlast.models.splash import is_available, splash_local
+from outlast.models.kernels import AttentionKernel, alternatives, fits_triton, has_splash
 
 
 def local_attend(
@@ -26,6 +26,7 @@ def local_attend(
     attention_mask: AttentionMask | None,
     segment_ids: Int[Array, "b l"] | None,
     reach: int,
+    kernel: AttentionKernel = "auto",
 ) -> Float[Array, "b l h k"]:
     """Return softmax(query . key / sqrt(k)) . value over the keys of the window.
 
@@ -33,6 +34,7 @@ def local_attend(
         attention_mask: keys that may be attended to; None: all.
         segment_ids: a position attends to its own segment only; None: to all.
         reach: positions on either side.
+        kernel: what may compute it where the device has something better than the plain formula.
     """
     b, length, _, size = query.shape
     segments = jnp.zeros((b, length), jnp.int32) if segment_ids is None else segment_ids
@@ -47,9 +49,19 @@ def local_attend(
         return _attend_head(query, key, value, segments, real, reach)
 
     def on_tpu() -> Array:
-        return splash_local(query, key, value, segments=segments, real=real, reach=reach)
+        from outlast.models.splash import splash_attend
 
-    instead = {"tpu": on_tpu} if is_available() else {}
+        return splash_attend(query, key, value, segments=segments, real=real, reach=reach)
+
+    def on_gpu() -> Array:
+        from outlast.models.fused import fused_attend
+
+        apart = None if segment_ids is None else segments
+        return fused_attend(query, key, value, segments=apart, real=real, reach=reach)
+
+    instead = alternatives(
+        kernel, tpu=on_tpu if has_splash() else None, cuda=on_gpu if fits_triton(size) else None
+    )
     mixed = map_heads(attend_head, (query, key, value), of_row=(segments, real), instead=instead)
     return mixed[:, :length]
 

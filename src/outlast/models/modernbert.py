@@ -15,9 +15,10 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from outlast.models.attention import attend, pair_bias
+from outlast.models.attention import attend
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import Alternating, EncoderConfig
+from outlast.models.kernels import AttentionKernel
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
 from outlast.models.local_attention import local_attend
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
@@ -73,9 +74,10 @@ def encode(
     dropout_keys: RowKeys | None = None,
     compute_dtype: DTypeLike = jnp.float32,
     remat: Remat = "selective",
+    attention_kernel: AttentionKernel = "auto",
 ) -> Float[Array, "b l d"]:
     """Return the normed hidden states of the last layer. Arguments as for ``outlast.models.bert.encode``."""
-    hidden, _ = _run(params, inputs, config, dropout_keys, compute_dtype, remat)
+    hidden, _ = _run(params, inputs, config, dropout_keys, compute_dtype, remat, attention_kernel)
     return layer_norm(hidden, params["final_norm"], config.layer_norm_epsilon)
 
 
@@ -84,7 +86,7 @@ def encode_all(
 ) -> Float[Array, "n+1 b l d"]:
     """Return the embeddings and the hidden states after each layer, the last one normed; no dropout."""
     first = _embed(params["embeddings"], inputs, config, None, compute_dtype)
-    hidden, states = _run(params, inputs, config, None, compute_dtype, "none")
+    hidden, states = _run(params, inputs, config, None, compute_dtype, "none", "auto")
     last = layer_norm(hidden, params["final_norm"], config.layer_norm_epsilon)
     return jnp.concatenate([first[None], states[:-1], last[None]])
 
@@ -109,6 +111,7 @@ def _run(
     dropout_keys: RowKeys | None,
     compute_dtype: DTypeLike,
     remat: Remat,
+    kernel: AttentionKernel,
 ) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"]]:
     """Return the hidden states of the last layer, before the final norm, and those of all layers.
 
@@ -124,7 +127,7 @@ def _run(
         keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
 
         def run(hidden: Array, layer_params: Params) -> Array:
-            return _layer(layer_params, hidden, inputs, config, index, keys, local=place > 0)
+            return _layer(layer_params, hidden, inputs, config, index, keys, kernel, local=place > 0)
 
         return rematerialised(run, remat)(hidden, layer_params)
 
@@ -177,6 +180,7 @@ def _layer(
     config: EncoderConfig,
     index: Int[Array, ""],
     keys: RowKeys | None,
+    kernel: AttentionKernel,
     *,
     local: bool,
 ) -> Float[Array, "b l d"]:
@@ -185,7 +189,7 @@ def _layer(
     epsilon = config.layer_norm_epsilon
     with jax.named_scope("attention"):
         normed = jnp.where(index == 0, x, layer_norm(x, attention["norm"], epsilon))
-        x = x + _attention(attention, normed, inputs, config, keys, local=local)
+        x = x + _attention(attention, normed, inputs, config, keys, kernel, local=local)
     with jax.named_scope("feed_forward"):
         inner = dense(layer_norm(x, feed_forward["norm"], epsilon), feed_forward["inner"])
         value, gate = jnp.split(inner, 2, axis=-1)
@@ -200,6 +204,7 @@ def _attention(
     inputs: EncoderInputs,
     config: EncoderConfig,
     keys: RowKeys | None,
+    kernel: AttentionKernel,
     *,
     local: bool,
 ) -> Float[Array, "b l d"]:
@@ -217,15 +222,18 @@ def _attention(
             attention_mask=mask,
             segment_ids=segments,
             reach=config.alternating.local_reach,
+            kernel=kernel,
         )
     else:
         mixed = attend(
             query,
             key,
             value,
-            bias=pair_bias(mask, segments),
+            attention_mask=mask,
+            segment_ids=segments,
             dropout_keys=None if keys is None else fold(keys, "probabilities"),
             dropout_rate=config.attention_dropout,
+            kernel=kernel,
         )
     mixed = dense(kept(mixed.reshape(x.shape)), params["output"])
     return dropout(mixed, None if keys is None else fold(keys, "attention"), config.attention_dropout)

@@ -67,8 +67,8 @@ def random_bits(
         counter = counter * jnp.uint32(shape[axis]) + place if axis else place
     counter = counter if first is None else counter + first
     words = jax.random.key_data(keys)
-    first, second = (words[:, i].reshape((-1,) + (1,) * len(shape)) for i in range(2))
-    return _finalise(_finalise(counter ^ first) ^ second)
+    one, other = (words[:, i].reshape((-1,) + (1,) * len(shape)) for i in range(2))
+    return hashed(counter, one, other)
 
 
 def bernoulli(
@@ -80,11 +80,23 @@ def bernoulli(
     """
     if probability >= 1:
         return jnp.ones((keys.shape[0], *shape), jnp.bool_)
-    return random_bits(keys, shape, first) < jnp.uint32(round(probability * 2**32))
+    return random_bits(keys, shape, first) < threshold(probability)
+
+
+def threshold(probability: float) -> np.uint32:
+    """Return the number that uniform bits are below with a probability under 1."""
+    return np.uint32(round(probability * 2**32))
+
+
+def hashed(
+    counter: UInt32[Array, "..."], one: UInt32[Array, "..."], other: UInt32[Array, "..."]
+) -> UInt32[Array, "..."]:
+    """Return the bits of the elements that a counter numbers, by the two words of a key. Elementwise."""
+    return _finalise(_finalise(counter ^ one) ^ other)
 
 
 def _finalise(x: Array) -> Array:
     """A bijection of uint32. Source: C. Wellons, "Prospecting for Hash Functions" (2018), lowbias32."""
-    x = (x ^ (x >> jnp.uint32(16))) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> jnp.uint32(15))) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> jnp.uint32(16))
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))

@@ -20,6 +20,9 @@ from outlast.models.layers import dense
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
 from outlast.models.resnet_config import BOTTLENECK_REDUCTION, ResNetConfig
 
+CLASSIFIER = "classifier"
+"""The group of parameters whose shapes depend on the number of classes."""
+
 ModelState = dict[str, Any]
 """Nested dicts of running statistics, with the keys of ``state_table``."""
 
@@ -46,7 +49,7 @@ def param_table(config: ResNetConfig) -> ParamTable:
     return {
         "stem": _conv_norm(_stem(config), "resnet.embedder.embedder", None),
         "stages": stages,
-        "classifier": {
+        CLASSIFIER: {
             "kernel": Param(
                 shape=(last, classes),
                 logical_axes=("channels", "classes"),
@@ -108,9 +111,9 @@ def classify(
     """
     hidden, after = _run(params, state, images, config, train, compute_dtype, remat)
     with jax.named_scope("classifier"):
-        last = hidden[-1].astype(params["classifier"]["kernel"].dtype)
+        last = hidden[-1].astype(params[CLASSIFIER]["kernel"].dtype)
         pooled = jnp.mean(last, axis=(1, 2))
-        return dense(pooled, params["classifier"]), after
+        return dense(pooled, params[CLASSIFIER]), after
 
 
 def stage_outputs(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from outlast.config import table
+from outlast.config import build, table
 from outlast.errors import ConfigError
 
 BlockName = Literal["basic", "bottleneck"]
@@ -33,6 +33,8 @@ class ResNetModelConfig:
     """Blocks of each stage."""
     widths: tuple[PositiveInt, ...] | None = None
     """Channels that leave each stage; for resnet50 multiples of 4."""
+    stem_width: PositiveInt | None = None
+    """Channels that leave the stem. Default: as many as are inside the first block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +88,8 @@ def resolve_resnet(config: ResNetModelConfig, *, num_classes: int) -> ResNetConf
         block=block,
         depths=depths,
         widths=widths,
-        # What enters the first block: as wide as what is inside it.
-        stem_width=widths[0] // BOTTLENECK_REDUCTION if block == "bottleneck" else widths[0],
+        stem_width=config.stem_width
+        or (widths[0] // BOTTLENECK_REDUCTION if block == "bottleneck" else widths[0]),
         stem=config.stem,
         num_channels=3,
         num_classes=num_classes,
@@ -111,3 +113,36 @@ def check_resnet(config: ResNetConfig, *, where: str) -> None:
             where=where,
             expected=f"multiples of {BOTTLENECK_REDUCTION}, for the narrow middle of a bottleneck",
         )
+
+
+def resnet_table(config: ResNetConfig, *, where: str) -> dict[str, Any]:
+    """Return the ``[model]`` table that resolves to a configuration.
+
+    Args:
+        where: what the configuration was read from, for the error.
+
+    Raises:
+        ConfigError: numbers that no table gives.
+    """
+    preset: ResNetPreset = "resnet50" if config.block == "bottleneck" else "resnet18"
+    for name, (block, depths, widths) in RESNET_PRESETS.items():
+        if (block, depths, widths) == (config.block, config.depths, config.widths):
+            preset = name
+    keys: dict[str, Any] = {"architecture": "resnet", "preset": preset, "stem": config.stem}
+    _, depths, widths = RESNET_PRESETS[preset]
+    if config.depths != depths:
+        keys["depths"] = list(config.depths)
+    if config.widths != widths:
+        keys["widths"] = list(config.widths)
+    model = build(ResNetModelConfig, keys, where=where)
+    if resolve_resnet(model, num_classes=config.num_classes).stem_width != config.stem_width:
+        keys["stem_width"] = config.stem_width
+        model = build(ResNetModelConfig, keys, where=where)
+    wanted = config.to_dict()
+    given = resolve_resnet(model, num_classes=config.num_classes).to_dict()
+    differing = [
+        f"{name}: {wanted[name]!r}, not {given[name]!r}" for name in wanted if wanted[name] != given[name]
+    ]
+    if differing:
+        raise ConfigError("No [model] table describes the model: " + "; ".join(differing) + ".", where=where)
+    return keys

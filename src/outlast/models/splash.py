@@ -13,7 +13,6 @@ Letters: b row, l query position, m key position, h head, k size of a head, n bl
 queries, t tile of queries, u tile of keys.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -31,30 +30,20 @@ def fits_blocks(num_blocks: int, block_size: int) -> bool:
     return block_size in (TILE // 2, TILE) and num_blocks * block_size % TILE == 0
 
 
-@functools.cache
-def is_available() -> bool:
-    """Return whether this version of jax has the kernel; it is experimental there and may go."""
-    try:
-        _splash()
-    except ImportError:
-        return False
-    return True
-
-
-def splash_local(
+def splash_attend(
     query: Float[Array, "b l h k"],
     key: Float[Array, "b l h k"],
     value: Float[Array, "b l h k"],
     *,
     segments: Int[Array, "b l"],
     real: Bool[Array, "b l"],
-    reach: int,
+    reach: int | None,
     interpret: bool = False,
 ) -> Float[Array, "b l h k"]:
     """Return the attention of every position to the real keys of its segment that are in its window.
 
     Args:
-        reach: positions on either side that are seen.
+        reach: positions on either side that are seen; None: all.
         interpret: run the kernel's program on any device, slowly.
     """
     kernels, masks = _splash()
@@ -63,7 +52,7 @@ def splash_local(
     query, key, value = (jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))) for x in (query, key, value))
     segments, real = (jnp.pad(x, ((0, 0), (0, padding))) for x in (segments, real))
     shape = (length + padding, length + padding)
-    mask = masks.LocalMask(shape, (reach, reach), 0)
+    mask = masks.FullMask(shape) if reach is None else masks.LocalMask(shape, (reach, reach), 0)
     kernel = kernels.make_splash_mha(
         masks.MultiHeadMask([mask] * num_heads), head_shards=1, q_seq_shards=1, interpret=interpret
     )

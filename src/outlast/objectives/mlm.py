@@ -23,6 +23,7 @@ from outlast.models.architectures import ARCHITECTURES
 from outlast.models.attention import AttentionMask
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig
+from outlast.models.kernels import AttentionKernel
 from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys, fold, random_bits
 from outlast.models.remat import Remat
@@ -59,6 +60,7 @@ class MlmObjective:
     """Ids that may be drawn: those below it."""
     compute_dtype: DTypeLike
     remat: Remat
+    attention_kernel: AttentionKernel
 
     @property
     def param_table(self) -> ParamTable:
@@ -110,6 +112,7 @@ class MlmObjective:
             dropout_keys=fold(row_keys, "dropout") if train else None,
             compute_dtype=self.compute_dtype,
             remat=self.remat,
+            attention_kernel=self.attention_kernel,
         )
         chosen = jnp.take_along_axis(hidden, masked.positions[:, :, None], axis=1)
         logits = architecture.predict_tokens(params, chosen, config=self.model)
@@ -164,6 +167,7 @@ def make_objective(
     vocab_size: int | None = None,
     compute_dtype: DTypeLike = jnp.float32,
     remat: Remat = "selective",
+    attention_kernel: AttentionKernel = "auto",
 ) -> MlmObjective:
     """Make the objective of a run.
 
@@ -209,6 +213,7 @@ def make_objective(
         vocab_size=vocab_size or model.vocab_size,
         compute_dtype=compute_dtype,
         remat=remat,
+        attention_kernel=attention_kernel,
     )
 
 

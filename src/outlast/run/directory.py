@@ -7,8 +7,6 @@ and the checkpoints, a run is evaluated and exported from any folder.
 import json
 from typing import Any, cast
 
-from numpy.typing import NDArray
-
 from outlast import __version__
 from outlast.checkpoint.restore import Restored, restore_newest
 from outlast.config import to_dict
@@ -22,6 +20,7 @@ from outlast.tokenizer.manifest import read_tokenizer, write_tokenizer
 RUN_NAME = "run.json"
 TOKENIZER_FOLDER = "tokenizer"
 PARAMS_PREFIX = "params/"
+STATE_PREFIX = "model_state/"
 
 
 def read_recipe_tables(store: Store) -> dict[str, Any]:
@@ -35,15 +34,6 @@ def restore_run(store: Store, *, prefix: str = "") -> Restored:
     if restored is None:
         raise RunError("The run has no checkpoint yet.", where=store.url, remedy="train it first")
     return restored
-
-
-def params_of(restored: Restored) -> dict[str, NDArray[Any]]:
-    """Return the parameters of a checkpoint by their names."""
-    return {
-        name.removeprefix(PARAMS_PREFIX): value
-        for name, value in restored.arrays.items()
-        if name.startswith(PARAMS_PREFIX)
-    }
 
 
 def read_description(store: Store) -> dict[str, Any]:

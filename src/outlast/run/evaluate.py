@@ -15,6 +15,7 @@ from outlast.recipe import make_run_recipe
 from outlast.run.assemble import assemble_run
 from outlast.run.directory import RUN_NAME, read_recipe_tables, restore_run
 from outlast.run.held_out import open_held_out
+from outlast.run.images import ImageParts
 from outlast.run.parts import Parts, RunParts
 from outlast.storage import open_store
 from outlast.training.compilation_cache import use_compilation_cache
@@ -84,6 +85,8 @@ def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[RunParts, Re
         make_run_recipe(apply_overrides(read_recipe_tables(store), overrides), where=f"{run_dir}/{RUN_NAME}")
     )
     restored = restore_run(store)
+    if isinstance(parts, ImageParts):
+        _check_classes(restored, parts, run_dir)
     if not isinstance(parts, Parts):
         return parts, restored
     made_with = restored.commit.identity["data"]["tokenizer"]
@@ -95,3 +98,14 @@ def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[RunParts, Re
             remedy="--set stream.manifest=URL names a data set of the run's own tokenizer",
         )
     return parts, restored
+
+
+def _check_classes(restored: Restored, parts: ImageParts, run_dir: str) -> None:
+    classes, of_data = restored.commit.identity["model"]["num_classes"], parts.stream.manifest.num_classes
+    if classes != of_data:
+        raise ConfigError(
+            f"The model has {classes} classes, the data set {of_data}.",
+            where=parts.recipe.stream.manifest,
+            remedy="name a data set of the model's own classes, or train on this one from the model: "
+            f"--initialize-from {run_dir}",
+        )

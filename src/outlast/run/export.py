@@ -11,7 +11,6 @@ from outlast.run.directory import (
     PARAMS_PREFIX,
     RUN_NAME,
     TOKENIZER_FOLDER,
-    params_of,
     read_description,
     restore_run,
 )
@@ -47,7 +46,7 @@ def export_run(run_dir: str, out: Path) -> Path:
     encoder = EncoderConfig.from_dict(identity["model"])
     tokenizer = load_tokenizer(store, TOKENIZER_FOLDER)
     return export_model(
-        params_of(restored),
+        restored.under(PARAMS_PREFIX),
         encoder,
         out,
         special_ids=tokenizer.manifest.special_ids,

@@ -14,7 +14,7 @@ from outlast.checkpoint.restore import Restored
 from outlast.config import build, to_dict
 from outlast.models.resnet_config import ResNetConfig, resolve_resnet
 from outlast.objectives.classify import ClassifyObjective
-from outlast.recipe import ImageRecipe
+from outlast.recipe import ImageRecipe, in_steps
 from outlast.run.parts import RunParts
 from outlast.storage import split_url
 from outlast.stream.images.loader import ImageStream
@@ -44,6 +44,7 @@ class ImageParts(RunParts):
 def assemble_images(recipe: ImageRecipe) -> ImageParts:
     """Check a recipe against its data and make the parts of the run. Raises ConfigError, ShardError."""
     stream = ImageStream(recipe.stream, seed=recipe.training.seed)
+    recipe = in_steps(recipe, stream.num_examples)
     model = resolve_resnet(recipe.model, num_classes=stream.manifest.num_classes)
     objective = ClassifyObjective(
         model=model,
@@ -67,7 +68,11 @@ def assemble_images(recipe: ImageRecipe) -> ImageParts:
         phases=Phases([phase], [stream]),
         objective=objective,
         schedule=schedule,
-        optimizer=make_optimizer(recipe.optimizer, schedule, decays(objective.param_table)),
+        optimizer=make_optimizer(
+            recipe.optimizer,
+            schedule,
+            decays(objective.param_table, biases_and_norms=recipe.optimizer.decay_biases_and_norms),
+        ),
         identity={
             "seed": recipe.training.seed,
             "data": stream.identity,
@@ -117,23 +122,17 @@ def export_images(
         description: what ``describe_images`` returned, as it was read back.
         where: the file it was read from.
     """
-    from outlast.huggingface.images import export_image_model, image_processor_config
+    from outlast.huggingface.image_processor import image_processor_config
+    from outlast.huggingface.images import export_image_model
 
     recipe = build(ImageRecipe, description["recipe"], where=where)
     model = dict(restored.commit.identity["model"])
     del model["architecture"]
 
-    def arrays(prefix: str) -> dict[str, Any]:
-        return {
-            name.removeprefix(prefix): value
-            for name, value in restored.arrays.items()
-            if name.startswith(prefix)
-        }
-
     images = recipe.stream.images
     return export_image_model(
-        arrays("params/"),
-        arrays("model_state/"),
+        restored.under("params/"),
+        restored.under("model_state/"),
         ResNetConfig.from_dict(model),
         out,
         classes=description.get("classes"),

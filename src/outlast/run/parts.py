@@ -74,6 +74,7 @@ def assemble(recipe: Recipe) -> Parts:
         vocab_size=tokenizer.vocab_size,
         compute_dtype=jnp.dtype(recipe.training.compute_dtype),
         remat=recipe.training.remat,
+        attention_kernel=recipe.training.attention_kernel,
     )
     schedule = make_schedule(recipe.optimizer, recipe.training.total_steps)
     return Parts(
@@ -82,7 +83,11 @@ def assemble(recipe: Recipe) -> Parts:
         encoder=encoder,
         objective=objective,
         schedule=schedule,
-        optimizer=make_optimizer(recipe.optimizer, schedule, decays(objective.param_table)),
+        optimizer=make_optimizer(
+            recipe.optimizer,
+            schedule,
+            decays(objective.param_table, biases_and_norms=recipe.optimizer.decay_biases_and_norms),
+        ),
         identity={
             "seed": recipe.training.seed,
             **_data_identity(phases, recipe),

@@ -67,6 +67,11 @@ class Blocks:
         """Return how many examples a shard of so many tokens makes."""
         return -(-num_tokens // self.body_length)
 
+    @property
+    def reads_any_shard(self) -> bool:
+        """Whether an example needs other shards than its own."""
+        return False
+
     def examples_of(self, shards: Sequence[ShardEntry]) -> tuple[int, ...]:
         """Return how many examples each shard makes."""
         return tuple(self.num_examples(shard.num_tokens) for shard in shards)

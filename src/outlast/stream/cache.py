@@ -1,54 +1,83 @@
 """A folder of verified shards, bounded in bytes, shared by the processes of a host.
 
-In: the entry of a remote shard. Out: the path of a local file whose sha256 has been checked. A file's name is
-its digest, so a stale file can never be taken for another shard; it appears whole, by rename. Until then it
-is ``<sha256>.part``, and whoever holds the lock of that very file writes it: the others wait, a lock that
-nobody holds is a dead process's, and nothing but shards stays behind. The least recently used files go first.
-On POSIX a deleted file stays readable to whoever has mapped it, so a shard is not locked while in use.
+In: the entry of a remote shard. Out: a local file whose sha256 has been checked. A file's name is its digest,
+so a stale file can never be taken for another shard; it appears whole, by rename. Until then it is
+``<sha256>.part``, and whoever holds the lock of that very file writes it: the others wait, a lock that nobody
+holds is a dead process's, and nothing but shards stays behind. Who uses a shard holds a shared lock of it:
+only what nobody uses is deleted to make room, the least recently used first. Locks end with their process.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 from outlast.errors import ObjectNotFound, ShardError, StorageError, StoreUnreachable
+from outlast.logs import log
 from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
+from outlast.stream.ranges import Cancelled, InFlight, copy_in_order
 
-_RANGE_BYTES = 4 * 2**20
-_RANGES_IN_FLIGHT = 16
 _ATTEMPTS = 3
+_PAUSE_SECONDS = 0.01
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
 _DIGEST_LENGTH = 64
+
+
+class CachedShard:
+    """A shard in the folder. It stays there until this is released or gone, or its process has ended.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self._file = file
+        self.release = weakref.finalize(self, file.close)
 
 
 class ShardCache:
     """The cache folder.
 
     Args:
-        folder: made where it is missing.
-        limit_bytes: the most that the folder may hold; a single shard may exceed it.
-        verify: check the sha256 of a file that is already there before it is handed out.
+        folder: made where it is missing, at every fetch.
+        limit_bytes: the most that the folder may hold. What is in use at the same time may exceed it: the
+            file of a shard that is mapped takes its room on the disk whether it has a name or not.
+        verify: check the sha256 of a file that is already there before it is first handed out.
     """
 
     def __init__(self, folder: Path, limit_bytes: int, *, verify: bool = True) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.verify = verify
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._failed("make", error) from None
+        self.in_flight = InFlight()
+        self._verified: set[str] = set()
+        self._has_warned = False
+        self._under_way = 0
+        self._counting = threading.Lock()
+        self._make_folder()
 
-    def fetch(self, store: Store, entry: FileEntry) -> Path:
-        """Return the local path of a shard, downloading and verifying it where it is not there yet.
+    def fetch(
+        self, store: Store, entry: FileEntry, release_one: Callable[[], bool] | None = None
+    ) -> CachedShard:
+        """Return a shard, downloading and verifying it where it is not there yet.
 
-        Another process may make room at any moment: who opens the file and finds it gone fetches it again.
+        Args:
+            store: the one that has the shard.
+            entry: what the manifest says of it.
+            release_one: gives up one of the caller's shards, False where it has none to spare; called while
+                there is no room.
 
         Raises:
             ShardError: the shard is missing or cut short; or the store's bytes fail the manifest's digest,
@@ -56,41 +85,84 @@ class ShardCache:
             StoreUnreachable: the store did not answer for its ``retry_seconds``.
             StorageError: the folder cannot be written.
         """
+        shard = self._fetch(store, entry, release_one or (lambda: False), None)
+        assert shard is not None, "only what is fetched ahead may find no room"
+        return shard
+
+    def fetch_ahead(self, store: Store, entry: FileEntry, closing: threading.Event) -> CachedShard | None:
+        """Return a shard that is needed later, as ``fetch``; None where there is no room that nobody uses.
+
+        Raises:
+            Cancelled: ``closing`` was set.
+        """
+        return self._fetch(store, entry, None, closing)
+
+    def _fetch(
+        self,
+        store: Store,
+        entry: FileEntry,
+        release_one: Callable[[], bool] | None,
+        closing: threading.Event | None,
+    ) -> CachedShard | None:
         path = self.folder / entry.sha256
-        try:
-            while not self._holds(path, entry):
+        self._make_folder()  # again: somebody may clear the cache while a run goes on
+        while True:
+            try:
+                shard = self._use(path, entry)
+                if shard is not None:
+                    return shard
                 with _owned(_part_of(path)) as part:
                     if part is not None and not path.exists():
-                        self._download(store, entry, part, path)
-                        break
-        except OSError as error:
-            raise self._failed("write to", error) from error
-        with suppress(OSError):
-            os.utime(path)
-        return path
+                        with self._room(part, entry.size_bytes, release_one) as has_room:
+                            if not has_room:
+                                return None
+                            self._download(store, entry, part, path, closing)
+            except OSError as error:
+                # A disk that is smaller than the limit: what nobody uses goes, then all is tried again.
+                is_full = error.errno in _FULL
+                if not is_full or not (self._evict(0) or (release_one is not None and release_one())):
+                    raise self._failed("write to", error) from error
 
-    def _holds(self, path: Path, entry: FileEntry) -> bool:
-        """Whether the shard is there and whole; what a crash of the machine has left in its place goes."""
+    def _use(self, path: Path, entry: FileEntry) -> CachedShard | None:
+        """Return a shard that is there and whole; what a crash of the machine has left in its place goes."""
         try:
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size == entry.size_bytes and (
-                    not self.verify or hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
-                ):
-                    return True
+            file = path.open("rb")
         except FileNotFoundError:
-            return False
-        path.unlink(missing_ok=True)
-        return False
+            return None
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_SH)
+            if _is_at(file, path):
+                if self._is_whole(file, entry):
+                    with suppress(OSError):
+                        os.utime(path)
+                    kept, file = CachedShard(path, file), None
+                    return kept
+                path.unlink(missing_ok=True)
+            return None
+        finally:
+            if file is not None:
+                file.close()
 
-    def _download(self, store: Store, entry: FileEntry, part: BinaryIO, path: Path) -> None:
-        # The file takes its size first: everybody who makes room counts it.
-        part.truncate(entry.size_bytes)
-        self._make_room(path)
+    def _is_whole(self, file: BufferedReader, entry: FileEntry) -> bool:
+        if os.fstat(file.fileno()).st_size != entry.size_bytes:
+            return False
+        if self.verify and entry.sha256 not in self._verified:
+            if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                return False
+            self._verified.add(entry.sha256)
+        return True
+
+    def _download(
+        self, store: Store, entry: FileEntry, part: BinaryIO, path: Path, closing: threading.Event | None
+    ) -> None:
         for _ in range(_ATTEMPTS):
             part.seek(0)
-            if _copy(store, entry, part) == entry.sha256:
+            if self._copy(store, entry, part, closing) == entry.sha256:
                 part.flush()
                 os.fsync(part.fileno())
+                # Whatever appears under this name while this process lives has been verified by its writer.
+                self._verified.add(entry.sha256)
                 _part_of(path).replace(path)
                 return
         raise ShardError(
@@ -100,24 +172,121 @@ class ShardCache:
             remedy="restore the shard, or prepare the data again",
         )
 
-    def _make_room(self, wanted: Path) -> None:
-        """Delete what dead processes left behind, then the least recently used shards, down to the limit."""
+    def _copy(self, store: Store, entry: FileEntry, part: BinaryIO, closing: threading.Event | None) -> str:
+        """Copy a shard by parallel range reads, in order; return its sha256."""
+        digest = hashlib.sha256()
+
+        def is_cancelled() -> bool:
+            return closing is not None and closing.is_set()
+
+        def read(start: int, length: int) -> bytes:
+            def attempt() -> bytes:
+                if is_cancelled():
+                    raise Cancelled
+                return store.read_range(entry.name, start, length)
+
+            return store.retry(attempt)
+
+        def take(content: bytes) -> None:
+            digest.update(content)
+            part.write(content)
+
+        try:
+            copy_in_order(read, entry.size_bytes, take, self.in_flight, is_cancelled)
+        except StorageError as error:
+            raise _explain(store, entry, error) from None
+        return digest.hexdigest()
+
+    @contextmanager
+    def _room(
+        self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None
+    ) -> Generator[bool]:
+        """Make room for a shard and let its file take its size, so that everybody who makes room counts it.
+
+        Yields whether there was room: a shard that is needed now gets it, whatever others use.
+        """
+        while not self._take_room(part, size_bytes, release_one):
+            if release_one is None:
+                yield False
+                return
+            time.sleep(_PAUSE_SECONDS)
+        try:
+            yield True
+        finally:
+            with self._counting:
+                self._under_way -= 1
+
+    def _take_room(self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None) -> bool:
+        # One at a time, of all processes: the folder's own lock leaves nothing behind.
+        folder = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            for path in self.folder.glob("*" + _PART):
+                if not _is_at(part, path):
+                    _delete_unused(path)  # a dead process's
+            limit = self.limit_bytes - size_bytes
+            self._evict(limit)
+            while self._total_bytes() > max(limit, 0):
+                if release_one is None:
+                    return False
+                if not release_one():
+                    if self._under_way:
+                        return False  # what is being fetched can be given up when it is there
+                    self._warn_of_use()
+                    break
+                self._evict(limit)
+            part.truncate(size_bytes)
+            with self._counting:
+                self._under_way += 1
+            return True
+        finally:
+            os.close(folder)
+
+    def _warn_of_use(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "the shards in use at the same time take more than stream.cache_bytes, %d: the cache folder "
+                "%s exceeds it",
+                self.limit_bytes,
+                self.folder,
+            )
+
+    def _evict(self, limit_bytes: int) -> bool:
+        """Delete what nobody uses, least recently used first, down to a limit; return whether any went."""
         files: list[tuple[float, int, Path]] = []
-        total = 0
-        for path in self.folder.iterdir():
+        for path in self._files():
             with suppress(FileNotFoundError):
-                if path.suffix == _PART and path.stem != wanted.name:
-                    _delete_abandoned(path)
-                if path.suffix == _PART or len(path.name) == _DIGEST_LENGTH:
-                    status = path.stat()
-                    total += status.st_size
-                    if path.suffix != _PART:
-                        files.append((status.st_mtime, status.st_size, path))
+                status = path.stat()
+                files.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in files)
+        has_deleted = False
         for _, size, path in sorted(files):
-            if total <= self.limit_bytes:
+            if total <= limit_bytes:
                 break
-            path.unlink(missing_ok=True)
-            total -= size
+            if path.suffix != _PART and _delete_unused(path):
+                total -= size
+                has_deleted = True
+        return has_deleted
+
+    def _total_bytes(self) -> int:
+        total = 0
+        for path in self._files():
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size
+        return total
+
+    def _files(self) -> list[Path]:
+        """Return the shards in the folder, finished or not."""
+        return [
+            path for path in self.folder.iterdir() if path.suffix == _PART or len(path.name) == _DIGEST_LENGTH
+        ]
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._failed("make", error) from None
 
     def _failed(self, action: str, error: OSError) -> StorageError:
         return StorageError(
@@ -126,6 +295,12 @@ class ShardCache:
             remedy="set stream.cache_dir to a folder with room that can be written, or lower "
             "stream.cache_bytes",
         )
+
+
+@lru_cache(maxsize=8)
+def shared_cache(folder: Path, limit_bytes: int, verify: bool) -> ShardCache:
+    """Return this process's one cache in a folder: it knows what has been verified and what is under way."""
+    return ShardCache(folder, limit_bytes, verify=verify)
 
 
 def default_cache_folder() -> Path:
@@ -139,13 +314,19 @@ def _part_of(path: Path) -> Path:
 
 @contextmanager
 def _owned(path: Path) -> Generator[BinaryIO | None]:
-    """Open an unfinished file for the one process that may write it, waiting for another that does.
+    """Open an unfinished file for the one process that may write it.
 
-    Yields None where the other one has finished or given up meanwhile. A file that was not renamed is
-    deleted.
+    Yields None, after a pause, where another one writes it or has just finished. A file that was not renamed
+    is deleted.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as part:
-        fcntl.flock(part, fcntl.LOCK_EX)
+        try:
+            # Not waited for in the kernel: once the file has its name, those who use it share this very lock.
+            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PAUSE_SECONDS)
+            yield None
+            return
         if not _is_at(part, path):
             yield None
             return
@@ -156,12 +337,16 @@ def _owned(path: Path) -> Generator[BinaryIO | None]:
                 path.unlink(missing_ok=True)
 
 
-def _delete_abandoned(path: Path) -> None:
-    """Delete an unfinished file that no living process writes."""
-    with suppress(OSError), path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(file, path):
-            path.unlink(missing_ok=True)
+def _delete_unused(path: Path) -> bool:
+    """Delete a file of which nobody holds a lock; return whether it is gone."""
+    try:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return True
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
@@ -170,27 +355,6 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _copy(store: Store, entry: FileEntry, part: BinaryIO) -> str:
-    """Copy a shard by parallel range reads, in order; return its sha256."""
-    digest = hashlib.sha256()
-    starts = range(0, entry.size_bytes, _RANGE_BYTES)
-
-    def read(start: int) -> bytes:
-        length = min(_RANGE_BYTES, entry.size_bytes - start)
-        return store.retry(lambda: store.read_range(entry.name, start, length))
-
-    with ThreadPoolExecutor(_RANGES_IN_FLIGHT) as readers:
-        try:
-            # In slices, so that no more than the ranges in flight are held in memory.
-            for first in range(0, len(starts), _RANGES_IN_FLIGHT):
-                for content in readers.map(read, starts[first : first + _RANGES_IN_FLIGHT]):
-                    digest.update(content)
-                    part.write(content)
-        except StorageError as error:
-            raise _explain(store, entry, error) from None
-    return digest.hexdigest()
 
 
 def _explain(store: Store, entry: FileEntry, error: StorageError) -> ShardError | StorageError:

@@ -7,19 +7,22 @@ nothing about the data needs saving.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, takewhile
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError
+from outlast.stream.ahead import Needs, ReadAhead
 from outlast.stream.blocks import Batch
 from outlast.stream.config import StreamConfig
+from outlast.stream.files import Shards, fetch_together
 from outlast.stream.memory import Empty, RecycledMemory
 from outlast.stream.mixture import Mixture
-from outlast.stream.order import Order, WindowKey, check_divides, default_lanes_and_window
+from outlast.stream.order import Order, Placement, WindowKey, check_divides, default_lanes_and_window
 
 
 class Packing(Protocol):
@@ -27,6 +30,9 @@ class Packing(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]: ...
+
+    @property
+    def reads_any_shard(self) -> bool: ...
 
     def open(self, shard: int) -> None: ...
 
@@ -40,12 +46,6 @@ class Packing(Protocol):
         empty: Empty = np.empty,
         /,
     ) -> Batch: ...
-
-
-class OpenShards(Protocol):
-    """The shards of a split by their numbers, opened when they are first asked for."""
-
-    def get(self, index: int) -> Any: ...
 
 
 class ExampleStream:
@@ -68,7 +68,7 @@ class ExampleStream:
         config: StreamConfig,
         *,
         split: str,
-        shards: OpenShards,
+        shards: Shards,
         packing: Packing,
         order: Order | Mixture,
         process_index: int,
@@ -120,6 +120,7 @@ class ExampleStream:
     def _gather_steps(self, step: int, num_steps: int, empty: Empty) -> Batch:
         """Return this process's rows of the batches of consecutive steps, end to end."""
         shards, records = self.order.rows(step, *self.own_rows, num_steps)
+        self._fetch_together(shards)
         return self.packing.gather(shards, records, self._shards.get, empty)
 
     def batches_from(self, step: int) -> Generator[Batch]:
@@ -137,8 +138,10 @@ class ExampleStream:
         warmed: dict[tuple[int, int], WindowKey] = {}
         memory = RecycledMemory(most + 1)
         ahead: deque[Future[list[Batch]]] = deque()
+        read_ahead = self._read_ahead(self._needs)
         try:
             while True:
+                read_ahead.advance(step - len(ahead) * num_steps)
                 while len(ahead) < most:
                     ahead.append(readers.submit(self._batches, step, num_steps, memory.empty))
                     step += num_steps
@@ -150,6 +153,7 @@ class ExampleStream:
                 yield from ahead.popleft().result()
         finally:
             closing.set()
+            read_ahead.close()
             for pool in (readers, warmer):
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -163,33 +167,80 @@ class ExampleStream:
         ``example_index`` int32 names each row's example; ``example_weights`` float32 is 0 for the rows that
         fill up the last batch. With a limit, the examples are spread evenly over the split.
         """
-        total = self.num_examples
+        total, size = self.num_examples, self.process_batch_size
         chosen = np.arange(total) if limit is None or limit >= total else np.arange(limit) * total // limit
-        for first in range(0, len(chosen), self.process_batch_size):
-            indices = chosen[first : first + self.process_batch_size]
-            missing = self.process_batch_size - len(indices)
-            batch = self.examples(indices)
-            if missing:
-                padding = self.packing.padding(missing)
-                batch = {name: np.concatenate((batch[name], padding[name])) for name in batch}
-            batch["example_index"] = np.concatenate((indices, np.zeros(missing))).astype(np.int32)
-            is_there = (np.arange(self.process_batch_size) < len(indices)).astype(np.float32)
-            batch["example_weights"] = is_there * batch.get("example_weights", np.float32(1))
-            yield batch
+        shards, _ = self._places(chosen)
+        begins = np.flatnonzero(np.diff(shards, prepend=-1))
+        needed = [(int(begin) // size, int(shards[begin])) for begin in begins]
+        read_ahead = self._read_ahead(lambda batch: _needed_from(needed, batch))
+        try:
+            for number, first in enumerate(range(0, len(chosen), size)):
+                read_ahead.advance(number)
+                yield self._evaluation_batch(chosen[first : first + size])
+        finally:
+            read_ahead.close()
+
+    def _evaluation_batch(self, indices: NDArray[np.int64]) -> Batch:
+        missing = self.process_batch_size - len(indices)
+        batch = self.examples(indices)
+        if missing:
+            padding = self.packing.padding(missing)
+            batch = {name: np.concatenate((batch[name], padding[name])) for name in batch}
+        batch["example_index"] = np.concatenate((indices, np.zeros(missing))).astype(np.int32)
+        is_there = (np.arange(self.process_batch_size) < len(indices)).astype(np.float32)
+        batch["example_weights"] = is_there * batch.get("example_weights", np.float32(1))
+        return batch
 
     def examples(self, indices: NDArray[np.int64]) -> Batch:
         """Return examples by their numbers in manifest order, which the order knows as shard and record."""
-        ends = np.cumsum(self.order.shard_examples)
-        shards = np.searchsorted(ends, indices, side="right")
-        records = indices - np.concatenate(([0], ends))[shards]
+        shards, records = self._places(indices)
+        self._fetch_together(shards)
         return self.packing.gather(shards, records, self._shards.get)
 
+    def _places(self, indices: NDArray[np.int64]) -> Placement:
+        """Return where examples lie, by their numbers in manifest order."""
+        ends = np.cumsum(self.order.shard_examples)
+        shards = np.searchsorted(ends, indices, side="right")
+        return Placement(shards, indices - np.concatenate(([0], ends))[shards])
+
     def _open_window(self, key: WindowKey, closing: threading.Event) -> None:
-        for shard in self.order.shards_of(key):
+        shards = self.order.shards_of(key)
+        if self._shards.is_remote:
+            return  # sorted, and opened by those who fetch ahead
+        for shard in shards:
             if closing.is_set():
                 return
-            self._shards.get(shard)
-            self.packing.open(shard)
+            self._open(shard)
+
+    def _open(self, shard: int) -> None:
+        self._shards.get(shard)
+        self.packing.open(shard)
+
+    def _needs(self, step: int) -> Iterable[tuple[int, int]]:
+        """Yield (step, shard) for what this process's rows need from a step on, by rising step."""
+        needed = self.order.shards_from(step, *self.own_rows)
+        if not self.packing.reads_any_shard:
+            return needed
+        now = takewhile(lambda need: need[0] <= step, needed)
+        return chain(now, ((step, shard) for shard in range(len(self.order.shard_examples))))
+
+    def _read_ahead(self, needs: Needs) -> ReadAhead:
+        num_shards = len(self.order.shard_examples)
+        return ReadAhead(self._shards, num_shards, needs, self._open, self.config.cache_bytes)
+
+    def _fetch_together(self, shards: NDArray[np.int64]) -> None:
+        """Fetch what rows need of a remote data set, side by side."""
+        if self._shards.is_remote:
+            is_any = self.packing.reads_any_shard
+            wanted = range(len(self.order.shard_examples)) if is_any else np.flatnonzero(np.bincount(shards))
+            fetch_together(self._shards, map(int, wanted), self._open, self.config.cache_bytes)
+
+
+def _needed_from(needed: Sequence[tuple[int, int]], batch: int) -> Iterator[tuple[int, int]]:
+    """Yield (batch, shard) for what is needed from a batch on; a shard is until the next one begins."""
+    for (need, shard), (until, _) in zip(needed, [*needed[1:], (batch, 0)], strict=True):
+        if until >= batch:
+            yield need, shard
 
 
 def make_order(config: StreamConfig, examples: tuple[int, ...], num_bytes: int, seed: int) -> Order:

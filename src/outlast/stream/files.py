@@ -1,27 +1,60 @@
 """Opening the files of a data set: local ones where they lie, remote ones by way of the cache.
 
 In: the entries of a manifest. Out: what each file holds, mapped. No file is opened before its bytes have
-passed their digest once, unless the run says not to verify.
+passed their digest once, unless the run says not to verify. A remote file that is held here stays in the
+cache folder until it is released.
 """
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from outlast.errors import ShardError
+from outlast.errors import OutlastError, ShardError
 from outlast.shards.manifest import FileEntry
 from outlast.shards.token_format import SHARD_REMEDY
 from outlast.storage import Store
-from outlast.stream.cache import ShardCache, default_cache_folder
+from outlast.stream.cache import CachedShard, ShardCache, default_cache_folder, shared_cache
 from outlast.stream.config import StreamConfig
 
 T = TypeVar("T")
 
 _MOST_OPEN = 448
 """Files of one kind. A stream of pairs opens two kinds, and most systems allow a process 1024."""
+_MOST_OPEN_REMOTE = 192
+"""A remote one takes two descriptors: of the mapping, and of the lock that keeps it in the cache folder."""
+_AT_ONCE = 16
+"""Remote files that are fetched side by side where all of them are needed now."""
+
+
+class Shards(Protocol):
+    """The files of one kind of a split by the numbers of its shards, opened when they are first asked for."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any of them is."""
+        ...
+
+    def get(self, index: int, /) -> Any: ...
+
+    def is_here(self, index: int, /) -> bool:
+        """Whether a file is local, or has been fetched and is kept in the cache folder."""
+        ...
+
+    def size_bytes(self, index: int, /) -> int: ...
+
+    def fetch_ahead(self, index: int, closing: threading.Event, /) -> bool:
+        """Fetch a remote file that is needed later; False where the cache has no room for it."""
+        ...
+
+    def release(self, kept: Container[int], /) -> None:
+        """Let the cache delete all files but those."""
+        ...
 
 
 class OpenFiles(Generic[T]):
@@ -43,8 +76,12 @@ class OpenFiles(Generic[T]):
         self._config = config
         self._open_file = open_file
         self._held: dict[int, T] = {}
+        self._cached: dict[int, CachedShard] = {}
+        self._failures: dict[int, OutlastError] = {}
         self._verified: set[int] = set()
         self._locks = [threading.Lock() for _ in entries]
+        self.is_remote = bool(entries) and store.local_path(entries[0].name) is None
+        self._most_open = _MOST_OPEN_REMOTE if self.is_remote else _MOST_OPEN
 
     def get(self, index: int) -> T:
         """Return what a file holds: for a shard its flat tokens, uint16 or uint32, mapped.
@@ -54,15 +91,67 @@ class OpenFiles(Generic[T]):
         """
         held = self._held.get(index)
         if held is None:
+            failure = self._failures.get(index)
             with self._locks[index]:
                 held = self._held.get(index)
                 if held is None:
+                    latest = self._failures.get(index)
+                    if latest is not None and latest is not failure:
+                        raise latest  # reading ahead has failed while this waited for it
                     held = self._open(index)
                     self._held[index] = held
-                    if len(self._held) > _MOST_OPEN:
-                        with suppress(StopIteration, KeyError, RuntimeError):  # another thread was as quick
-                            del self._held[next(iter(self._held))]
+                    if len(self._held) > self._most_open:
+                        with suppress(StopIteration, RuntimeError):  # another thread was as quick
+                            self._drop(next(iter(self._held)))
         return held
+
+    def is_here(self, index: int) -> bool:
+        return not self.is_remote or index in self._cached
+
+    def size_bytes(self, index: int) -> int:
+        return self._entries[index].size_bytes
+
+    def fetch_ahead(self, index: int, closing: threading.Event) -> bool:
+        if not self.is_remote:
+            return True
+        self._cache.in_flight.wait_for_spare(closing)
+        with self._locks[index]:
+            if index in self._cached:
+                return True
+            try:
+                shard = self._cache.fetch_ahead(self._store, self._entries[index], closing)
+            except OutlastError as error:
+                self._failures[index] = error
+                raise
+            if shard is None or closing.is_set():
+                return False
+            self._cached[index] = shard
+            return True
+
+    def release(self, kept: Container[int]) -> None:
+        for index in list(self._cached):
+            if index not in kept:
+                self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        self._held.pop(index, None)
+        shard = self._cached.pop(index, None)
+        if shard is not None:
+            shard.release()
+
+    def _release_one(self, wanted: int) -> bool:
+        """Give up what was fetched last and is not in use yet, or what was opened first."""
+        for index in [*(i for i in reversed(list(self._cached)) if i not in self._held), *list(self._held)]:
+            if index != wanted:
+                self._drop(index)
+                return True
+        return False
+
+    @property
+    def _cache(self) -> ShardCache:
+        config = self._config
+        folder = Path(config.cache_dir).expanduser() if config.cache_dir else default_cache_folder()
+        return shared_cache(folder, config.cache_bytes, config.verify)
 
     def _open(self, index: int) -> T:
         entry = self._entries[index]
@@ -72,16 +161,90 @@ class OpenFiles(Generic[T]):
                 _verify_file(path, entry)
                 self._verified.add(index)
             return self._open_file(index, path)
-        folder = (
-            Path(self._config.cache_dir).expanduser() if self._config.cache_dir else default_cache_folder()
-        )
-        cache = ShardCache(folder, self._config.cache_bytes, verify=self._config.verify)
         while True:
-            path = cache.fetch(self._store, entry)
+            shard = self._cached.get(index)
+            if shard is None:
+                shard = self._cache.fetch(self._store, entry, lambda: self._release_one(index))
+                self._cached[index] = shard
             try:
-                return self._open_file(index, path)
+                return self._open_file(index, shard.path)
             except FileNotFoundError:
-                continue  # another process made room between the two lines
+                self._drop(index)  # somebody has cleared the folder
+
+
+class JoinedFiles:
+    """The files of several data sets, numbered one after the other.
+
+    Args:
+        parts: the data sets.
+        counts: shards of each.
+    """
+
+    def __init__(self, parts: Sequence[Shards], counts: Sequence[int]) -> None:
+        self._parts = parts
+        self._first = [0, *accumulate(counts)]
+        self.is_remote = any(part.is_remote for part in parts)
+
+    def get(self, index: int) -> Any:
+        part, own = self._place(index)
+        return part.get(own)
+
+    def is_here(self, index: int) -> bool:
+        part, own = self._place(index)
+        return part.is_here(own)
+
+    def size_bytes(self, index: int) -> int:
+        part, own = self._place(index)
+        return part.size_bytes(own)
+
+    def fetch_ahead(self, index: int, closing: threading.Event) -> bool:
+        part, own = self._place(index)
+        return part.fetch_ahead(own, closing)
+
+    def release(self, kept: Container[int]) -> None:
+        for part, first in zip(self._parts, self._first, strict=False):
+            part.release(_Shifted(kept, first))
+
+    def _place(self, index: int) -> tuple[Shards, int]:
+        part = bisect_right(self._first, index) - 1
+        return self._parts[part], index - self._first[part]
+
+
+class _Shifted(Container[int]):
+    """Numbers less their first one."""
+
+    def __init__(self, numbers: Container[int], first: int) -> None:
+        self._numbers, self._first = numbers, first
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and number + self._first in self._numbers
+
+
+def fetch_together(
+    shards: Shards, wanted: Iterable[int], open_one: Callable[[int], object], limit_bytes: int
+) -> None:
+    """Open files side by side where more than one of them is yet to be fetched.
+
+    Args:
+        shards: the files.
+        wanted: by their numbers, in the order in which they are needed.
+        open_one: opens a file and what belongs to it.
+        limit_bytes: of the cache; what is more than it holds is left for later.
+
+    Raises:
+        OutlastError: of the first one that cannot be had.
+    """
+    missing: list[int] = []
+    for index in wanted:
+        if not shards.is_here(index):
+            limit_bytes -= shards.size_bytes(index)
+            if limit_bytes < 0:
+                break
+            missing.append(index)
+    if len(missing) > 1:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(missing)), "outlast-fetch") as pool:
+            for opened in [pool.submit(open_one, index) for index in missing]:
+                opened.result()
 
 
 def _verify_file(path: Path, entry: FileEntry) -> None:

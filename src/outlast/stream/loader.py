@@ -24,13 +24,13 @@ from outlast.storage import Store
 from outlast.stream.blocks import Batch, Blocks
 from outlast.stream.config import SourceConfig, StreamConfig
 from outlast.stream.examples import ExampleStream, Packing, make_order
-from outlast.stream.files import OpenFiles
+from outlast.stream.files import JoinedFiles, OpenFiles
 from outlast.stream.mixture import MIXTURE_VERSION, Mixture, source_seed
 from outlast.stream.order import ORDER_VERSION, Order
 from outlast.stream.pairs import PairRows, open_pairs
 from outlast.stream.rows import StaticRows
 from outlast.stream.shares import shares_of
-from outlast.stream.sources import Joined, Source, join_packings, open_sources
+from outlast.stream.sources import Source, join_packings, open_sources
 from outlast.stream.words import WordRows
 
 _GATHERED_BYTES = 8 * 2**20
@@ -81,7 +81,7 @@ class TokenStream(ExampleStream):
         super().__init__(
             config,
             split=split,
-            shards=files[0] if len(files) == 1 else Joined([each.get for each in files], counts),
+            shards=files[0] if len(files) == 1 else JoinedFiles(files, counts),
             packing=self._with_words(join_packings(packings, counts), word_starts),
             order=_make_joint_order(config, self.sources, examples, seed, shares),
             process_index=process_index,

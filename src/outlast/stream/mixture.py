@@ -13,8 +13,10 @@ examples evenly, whatever the batch, and a process whose rows are whole lanes op
 and of their neighbours.
 """
 
+import heapq
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,9 +101,33 @@ class Mixture:
         for source, order in enumerate(self.orders):
             start = before[source] // num_lanes
             num_rows = -(-after[source] // num_lanes) - start
-            for lane in range(first * num_lanes // size, -(-stop * num_lanes // size)):
+            for lane in self._lanes(first, stop):
                 for key in order.upcoming_in(lane, start, num_rows):
                     yield key._replace(source=source)
+
+    def shards_from(self, step: int, first: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield (step, shard) without end, as ``Order.shards_from``; the step is exact to the next one or so,
+        for it is computed from the sources' shares.
+        """
+        return heapq.merge(
+            *(
+                self._source_shards(source, step, lane)
+                for source in range(len(self.orders))
+                for lane in self._lanes(first, stop)
+            ),
+            key=itemgetter(0),
+        )
+
+    def _source_shards(self, source: int, step: int, lane: int) -> Iterator[tuple[int, int]]:
+        start = self._turns.counts(step * self.global_batch_size)[source] // self.num_lanes
+        steps_per_row = self.num_lanes / float(self.shares[source]) / self.global_batch_size
+        for row, shard in self.orders[source].lane_shards(lane, start):
+            yield step + int(max(0, row - start) * steps_per_row), self._first_shards[source] + shard
+
+    def _lanes(self, first: int, stop: int) -> range:
+        """Return the lanes that fill rows ``first .. stop``; the outer ones perhaps with their neighbours."""
+        size, num_lanes = self.global_batch_size, self.num_lanes
+        return range(first * num_lanes // size, -(-stop * num_lanes // size))
 
     def shards_of(self, key: WindowKey) -> list[int]:
         """Return the shards that hold the examples of a window. Sorts the window."""

@@ -13,9 +13,11 @@ processes, threads or prefetched batches cannot change the order.
 Row r of step s: t = s*(B/L) + r mod (B/L); epoch, i = divmod(t, N//L); i is permuted within its window.
 """
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -202,6 +204,31 @@ class Order:
         """Return the shards that hold the examples of a window. Sorts the window."""
         counts = np.bincount(self.window(key.lane, key.epoch, key.window).shards)
         return np.flatnonzero(counts).tolist()
+
+    def shards_from(self, step: int, first: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield (step, shard) without end: the shards of rows ``first .. stop`` by the step from which on
+        they are needed, which is the first one of their window. Nothing is sorted.
+        """
+        lanes = [self.lane_shards(lane, step * self.lane_rows) for lane, _, _ in self.lanes(first, stop)]
+        return ((clock // self.lane_rows, shard) for clock, shard in heapq.merge(*lanes, key=itemgetter(0)))
+
+    def lane_shards(self, lane: int, start: int) -> Iterator[tuple[int, int]]:
+        """Yield (row, shard) without end: the shards of a lane from the window on that its row ``start`` lies
+        in, each with the lane's first row of the window that needs it.
+        """
+        epoch, index = divmod(start, self.lane_examples)
+        place = index // self.lane_window * self.lane_window
+        while True:
+            shard_order, ends = self._cached_epoch(epoch)
+            first = lane * self.lane_examples
+            for number in range(int(np.searchsorted(ends, first + place, side="right")), len(ends)):
+                begin = int(ends[number - 1]) - first if number else 0
+                if begin >= self.lane_examples:
+                    break
+                if self.shard_examples[shard_order[number]]:
+                    window = max(begin, place) // self.lane_window * self.lane_window
+                    yield epoch * self.lane_examples + window, int(shard_order[number])
+            epoch, place = epoch + 1, 0
 
     def _sorted_window(self, lane: int, epoch: int, window: int) -> Placement:
         shard_order, ends = self._cached_epoch(epoch)

@@ -53,6 +53,11 @@ class PairRows:
         """What examples depend on, beside the shards and the configuration."""
         return {"pairs": self.pair_set.fingerprint}
 
+    @property
+    def reads_any_shard(self) -> bool:
+        """Whether an example needs other shards than its own: its second segment may lie in any."""
+        return True
+
     def examples_of(self, shards: Sequence[ShardEntry]) -> tuple[int, ...]:
         """Return how many examples each shard makes, all passes together."""
         tables = self.pair_set.splits[self.split]

@@ -57,6 +57,11 @@ class StaticRows:
         """What examples depend on, beside the shards and the configuration: nothing."""
         return {}
 
+    @property
+    def reads_any_shard(self) -> bool:
+        """Whether an example needs other shards than its own."""
+        return False
+
     def examples_of(self, shards: Sequence[ShardEntry]) -> tuple[int, ...]:
         """Return how many examples each shard holds."""
         return tuple(shard.num_examples or 0 for shard in shards)

@@ -36,6 +36,11 @@ class WordRows:
         """What examples depend on: word starts depend on nothing more."""
         return self._packing.identity
 
+    @property
+    def reads_any_shard(self) -> bool:
+        """Whether an example needs other shards than its own."""
+        return self._packing.reads_any_shard
+
     def open(self, shard: int) -> None:
         """Open what the examples of a shard need beside it."""
         self._packing.open(shard)

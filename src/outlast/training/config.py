@@ -14,7 +14,9 @@ class OptimizerConfig:
     learning_rate: PositiveFloat = 5e-4
     """The highest learning rate, reached at the end of the warm-up."""
     weight_decay: NonNegativeFloat = 0.01
-    """Decoupled (adamw, sgd); biases and norms are excluded."""
+    """Decoupled (adamw, adafactor); of sgd a part of the gradient, before the momentum, as in PyTorch."""
+    decay_biases_and_norms: bool = False
+    """Whether weight decay also applies to biases and to the scales of norms."""
     beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment; the momentum of sgd."""
     beta2: float = pydantic.Field(default=0.98, ge=0, lt=1)
@@ -26,17 +28,25 @@ class OptimizerConfig:
     schedule: Literal["linear", "cosine", "constant", "step"] = "linear"
     """After the warm-up: linear or cosine to the end; constant, then linear over decay_steps; in steps."""
     warmup_steps: NonNegativeInt = 0
+    warmup_epochs: NonNegativeFloat | None = None
+    """In place of warmup_steps: passes over the training split. Only of images."""
     final_fraction: float = pydantic.Field(default=0.0, ge=0, le=1)
     """The learning rate at the end, as a fraction of the highest."""
     decay_steps: NonNegativeInt = 0
-    """constant: the last steps, in which the rate falls. step: the steps between two divisions."""
+    """constant: the last steps, in which the rate falls. step: the steps between two divisions, counted from
+    the start of the run."""
+    decay_epochs: PositiveFloat | None = None
+    """In place of decay_steps. Only of images."""
     decay_divisor: PositiveFloat = 5.0
     """step: what the rate is divided by."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> "OptimizerConfig":
-        if self.schedule == "step" and not self.decay_steps:
+        if self.schedule == "step" and not (self.decay_steps or self.decay_epochs):
             raise ValueError("schedule = 'step' needs decay_steps, the steps between two divisions")
+        for steps, epochs in (("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs")):
+            if getattr(self, steps) and getattr(self, epochs) is not None:
+                raise ValueError(f"{steps} and {epochs} say the same thing: give one of the two")
         if self.name in ("sgd", "adafactor") and not self.bias_correction:
             raise ValueError(
                 f"bias_correction = false has no meaning for {self.name}; it belongs to adam and adamw"
@@ -60,6 +70,8 @@ class TrainingConfig:
     # Identity: changing one of these makes it another run.
     total_steps: PositiveInt = 1000
     """With phases it is the sum of theirs, and can be left out."""
+    epochs: PositiveFloat | None = None
+    """In place of total_steps: passes over the training split. Only of images."""
     phases: tuple[PhaseConfig, ...] = ()
     """Parts of the run, one after the other, such as 128 tokens and then 512. Parameters, optimizer and
     learning rates go on from one to the next."""
@@ -73,6 +85,9 @@ class TrainingConfig:
     """Of activations and products; parameters, softmax, norms and loss stay float32."""
     remat: Literal["none", "selective", "layer"] = "selective"
     """What the backward pass computes again: nothing, all but the products, or whole layers."""
+    attention_kernel: Literal["auto", "plain", "fused"] = "auto"
+    """What computes attention: plain is XLA's own products and softmax; fused a kernel that keeps the scores
+    out of memory, on GPU and TPU; auto the one that is known to be worth it on the device."""
     log_interval_steps: PositiveInt = 10
     evaluation_interval_steps: PositiveInt | None = None
     """Steps between two evaluations; None: at the end only."""

@@ -16,7 +16,7 @@ import jax
 import jaxlib.version
 import numpy as np
 
-from outlast.config import build
+from outlast.config import build, to_dict
 from outlast.errors import ConfigError
 from outlast.training.config import OptimizerConfig, TrainingConfig
 from outlast.training.optimizer import make_schedule
@@ -31,9 +31,12 @@ def check_identity(checkpoint: Identity, run: Identity, *, step: int, run_dir: s
         were used are compared with those the new number would have given. A run in phases gets longer by
         further phases.
 
+    A key of the optimizer that the checkpoint does not know had its default then.
+
     Raises:
         ConfigError: listing each field that differs, with both values and the way out.
     """
+    checkpoint = {**checkpoint, "optimizer": {**to_dict(OptimizerConfig()), **checkpoint["optimizer"]}}
     differences = [
         f"{name}: the checkpoint has {old!r}, the recipe {new!r}"
         for name, old, new in _differences(checkpoint, run)
@@ -78,12 +81,15 @@ def environment() -> dict[str, Any]:
 
 def arithmetic(training: TrainingConfig) -> dict[str, Any]:
     """Return the environment, and the operation fields that change rounding."""
-    return {
+    fields: dict[str, Any] = {
         **environment(),
         "num_microbatches": training.num_microbatches,
         "compute_dtype": training.compute_dtype,
         "remat": training.remat,
     }
+    if fields["platform"] != "cpu":  # a CPU has the plain formula only
+        fields["attention_kernel"] = training.attention_kernel
+    return fields
 
 
 def describe_promise(checkpoint: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -28,14 +28,18 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
 
     The warm-up rises linearly and reaches the highest rate with the update that completes it: update number
     ``warmup_steps`` (counted from 1) uses the full rate. The decay then starts from that rate, without the
-    drop that the original BERT code makes there (its decay is counted from step 0).
+    drop that the original BERT code makes there (its decay is counted from step 0). Only the divisions of
+    ``step`` fall on multiples of ``decay_steps`` of the whole run, as the usual recipes count epochs.
     """
     warmup = config.warmup_steps
 
     def schedule(count: ArrayLike) -> Float[Array, "..."]:
         step = jnp.asarray(count, jnp.float32)
         rising = (step + 1.0) / jnp.float32(max(warmup, 1))
-        after = _decayed(config, step - jnp.float32(warmup), jnp.float32(max(total_steps - warmup, 1)))
+        if config.schedule == "step":
+            after = jnp.float32(config.decay_divisor) ** -jnp.floor(step / jnp.float32(config.decay_steps))
+        else:
+            after = _decayed(config, step - jnp.float32(warmup), jnp.float32(max(total_steps - warmup, 1)))
         return jnp.float32(config.learning_rate) * jnp.where(step < warmup, rising, after)
 
     return schedule
@@ -46,8 +50,6 @@ def _decayed(
 ) -> Float[Array, "..."]:
     """Return the fraction of the highest rate, ``step`` steps into the ``length`` steps after the warm-up."""
     final = jnp.float32(config.final_fraction)
-    if config.schedule == "step":
-        return jnp.float32(config.decay_divisor) ** -jnp.floor(step / jnp.float32(config.decay_steps))
     if config.schedule == "constant":
         if not config.decay_steps:
             return jnp.ones_like(step)
@@ -120,6 +122,13 @@ def _scale_by_adam_without_bias_correction(b1: float, b2: float, eps: float) -> 
     return optax.GradientTransformation(init, update)
 
 
-def decays(table: ParamTable) -> Any:
-    """Return where weight decay applies, a tree of bool: to matrices, not to biases and norms."""
-    return unflatten({name: len(param.shape) - param.stacked >= 2 for name, param in flatten(table).items()})
+def decays(table: ParamTable, *, biases_and_norms: bool = False) -> Any:
+    """Return where weight decay applies, a tree of bool: to matrices and kernels, to biases and norms on
+    request.
+    """
+    return unflatten(
+        {
+            name: biases_and_norms or len(param.shape) - param.stacked >= 2
+            for name, param in flatten(table).items()
+        }
+    )

@@ -133,6 +133,59 @@ def test_parquet_files_as_hugging_face_has_them(tmp_path: Path) -> None:
     assert "x.parquet, row 0" in str(caught.value.where)
 
 
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A folder as ``save_to_disk`` of `datasets` 5.2 writes it, and a file of its cache."""
+    arrow, streams = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
+    names = json.dumps({"info": {"features": {"label": {"names": ["a", "b", "c"], "_type": "ClassLabel"}}}})
+    kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    schema = arrow.schema({"image": kind, "label": arrow.int64()}, {"huggingface": names})
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    for part in range(2):
+        rows = list(range(part * 15, part * 15 + 15))
+        with streams.new_stream(folder / f"data-{part:05d}-of-00002.arrow", schema) as file:
+            for some in (rows[:7], rows[7:]):
+                images = [{"bytes": jpeg(n), "path": f"{n}.jpg"} for n in some]
+                file.write_batch(
+                    arrow.record_batch([arrow.array(images, kind), [n % 3 for n in some]], schema=schema)
+                )
+    files = [{"filename": f"data-{part:05d}-of-00002.arrow"} for part in range(2)]
+    (folder / "state.json").write_text(json.dumps({"_data_files": files, "_split": "train"}))
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "cache-1234.arrow").write_bytes(b"another data set")
+    return folder
+
+
+def test_a_data_set_that_datasets_saved(saved: Path, tmp_path: Path) -> None:
+    url = pack(saved, tmp_path / "out", most_images=6)
+    assert packed(url) == {jpeg(n): n % 3 for n in range(COUNT)}
+    manifest = read_image_manifest(url)[0]
+    assert manifest.classes == ("a", "b", "c")
+    assert [entry.num_examples for entry in manifest.shards("train")] == [6, 6, 3, 6, 6, 3]
+
+
+def test_what_of_a_saved_data_set_is_refused(saved: Path, tmp_path: Path) -> None:
+    state, first = saved / "state.json", saved / "data-00000-of-00002.arrow"
+    whole, content = state.read_text(), first.read_bytes()
+    for listed, message in (
+        ('{"_data_files": [{"filename": "../outside.arrow"}]}', "names '../outside.arrow'"),
+        ('{"_data_files": [{"filename": "dataset_info.json"}]}', "names 'dataset_info.json'"),
+        ("[" * 5000, "cannot be read"),
+        ("{}", "cannot be read"),
+    ):
+        state.write_text(listed)
+        with pytest.raises(CorpusError, match=message):
+            pack(saved, tmp_path / "out")
+    state.write_text(whole)
+    first.write_bytes(content[: len(content) // 2])
+    with pytest.raises(CorpusError, match="Arrow file cannot be read"):
+        pack(saved, tmp_path / "out")
+    (saved / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(CorpusError, match=r"(?s)several splits.*/train --validation"):
+        pack(saved, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

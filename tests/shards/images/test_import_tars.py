@@ -1,15 +1,18 @@
 """Existing tars become a data set: indexed where they lie, copied otherwise, found again after a kill."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from outlast.errors import ConfigError, ShardError
+from outlast.errors import ConfigError, OutlastError, ShardError
 from outlast.shards.images.import_tars import import_tars
 from outlast.shards.images.index import open_index, read_index
 from outlast.shards.images.manifest import parse_image_manifest, read_image_manifest
 from outlast.shards.images.records import FieldRules
+from outlast.shards.images.verify import verify_images
 from outlast.shards.manifest import read_manifest
 from outlast.storage import open_store
 from support.files import serving_folder
@@ -139,6 +142,25 @@ def test_real_tars_of_gnu_tar(test_data: Path, tmp_path: Path) -> None:
     indexes = [open_index(tmp_path / shards[name].index.name, shards[name]) for name in names[:5]]
     assert len({index.label.tobytes() for index in indexes}) == 1
     assert len({index.size_bytes.tobytes() for index in indexes}) == 1
+
+
+def test_every_awkward_tar_is_imported_whole_or_refused(test_data: Path, tmp_path: Path) -> None:
+    folder = test_data / "awkward"
+    tars: dict[str, Any] = json.loads((folder / "MANIFEST.json").read_text())["tars"]
+    rules = FieldRules(image="jpg;txt;c;h;in", on_bad="skip")
+    outcomes = {"imported": 0, "no example": 0, "refused": 0}
+    for number, name in enumerate(tars):
+        out = tmp_path / f"{number}"
+        try:
+            url = import_tars({"train": [str(folder / name)]}, str(out), rules, num_processes=1)
+        except OutlastError as error:
+            assert not (out / "manifest.json").exists()
+            assert not list(out.glob("*.tar*")), name
+            outcomes["no example" if "no example" in error.message else "refused"] += 1
+            continue
+        assert verify_images(url) == [], name
+        outcomes["imported"] += 1
+    assert outcomes == {"imported": 8, "no example": 29, "refused": 51}
 
 
 def test_damaged_manifests_and_indexes_are_refused(tmp_path: Path) -> None:

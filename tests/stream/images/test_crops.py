@@ -7,10 +7,10 @@ import pytest
 
 from outlast.errors import ConfigError
 from outlast.prng import derive_key
+from outlast.shards.images.decode import Box
 from outlast.stream.config import StreamConfig
 from outlast.stream.images.config import ImagesConfig
 from outlast.stream.images.crops import Crop, draw_numbers, evaluation_crop, training_crop
-from outlast.stream.images.decode import Box
 
 NUMBERS = draw_numbers(derive_key(3, "crops"), 0, 50, 0, 200)
 

@@ -15,17 +15,20 @@ import numpy as np
 import pytest
 
 from outlast.errors import ConfigError, ShardError
+from outlast.shards.images.decode import open_picture
 from outlast.shards.images.manifest import read_image_manifest
+from outlast.shards.images.pixels import RawPixels
+from outlast.shards.images.repack import repack_images
+from outlast.shards.images.transcode import TiledJpegs
 from outlast.stream.config import StreamConfig
 from outlast.stream.images.config import ImagesConfig
 from outlast.stream.images.crops import draw_numbers, training_crop
-from outlast.stream.images.decode import open_picture
 from outlast.stream.images.loader import ImageStream, open_images
 from outlast.stream.images.rows import ImageRows
 from outlast.stream.loader import TokenStream
 from outlast.stream.order import Order
 from support.files import serving_folder
-from support.images import jpeg, picture, write_images
+from support.images import jpeg, needs_jpegtran, picture, write_images
 
 SHARDS = (20, 13, 31, 9)
 NUM_EXAMPLES = sum(SHARDS[:-1])
@@ -224,6 +227,34 @@ def test_a_remote_set_gives_the_same_bytes(manifest: str, tmp_path: Path) -> Non
     entries = read_image_manifest(manifest)[0].shards("train")
     names = {name for entry in entries for name in (entry.sha256, entry.index.sha256)}
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+@needs_jpegtran
+@pytest.mark.parametrize("crop", ["random_resized", "padded", "center"])
+def test_tiles_give_the_same_batches(broken: str, crop: str, tmp_path: Path) -> None:
+    store = TiledJpegs(max_pixels=2**26)
+    tiled = repack_images(broken, str(tmp_path / "tiled"), "restart", store, num_processes=1)
+    assert take(make_stream(tiled, crop=crop), 0, 7) == take(make_stream(broken, crop=crop), 0, 7)
+    batches = [
+        list(make_stream(url, split="validation", global_batch_size=3).evaluation_batches())
+        for url in (tiled, broken)
+    ]
+    for first, second in zip(*batches, strict=True):
+        assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_pixels_give_the_same_rows(broken: str, tmp_path: Path) -> None:
+    def stored(short_side: int) -> str:
+        store = RawPixels(short_side=short_side, max_pixels=2**26)
+        return repack_images(broken, str(tmp_path / f"{short_side}"), "pixels", store, num_processes=1)
+
+    whole, shrunk = stored(100), stored(20)
+    assert take(make_stream(whole, crop="padded"), 0, 7) == take(make_stream(broken, crop="padded"), 0, 7)
+    for step in range(6):
+        first, second = (make_stream(url, crop="center").batch(step) for url in (shrunk, broken))
+        assert np.array_equal(first["labels"], second["labels"]), "also where one stands in for another"
+        differences = np.abs(first["images"].astype(int) - second["images"]).mean(axis=(1, 2, 3))
+        assert (differences < IS_LIKE).all()
 
 
 def test_flipped_bits_and_wrong_tables_are_refused(manifest: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Images become shards: tars written from files, lists or Parquet files, nothing encoded anew.
+"""Images become shards: tars written from files, lists or tables, nothing encoded anew.
 
 In: a path for each split. Out: tars, indexes and a manifest. The bytes are a function of the images, their
 names and the configuration; a killed build goes on with the shards that are missing.
@@ -13,10 +13,10 @@ from outlast.errors import CorpusError
 from outlast.logs import format_count, log
 from outlast.shards.build import agree_on_plan, write_record
 from outlast.shards.images.manifest import write_image_manifest
-from outlast.shards.images.parquet import read_rows
 from outlast.shards.images.record import ImageRecord, make_image_manifest
 from outlast.shards.images.records import MOST_IMAGE_BYTES, MOST_LABEL, OnBad
 from outlast.shards.images.sources import Share, plan_shards
+from outlast.shards.images.tables import read_rows
 from outlast.shards.images.tar_writer import ImageShardWriter
 from outlast.shards.manifest import MANIFEST_NAME
 from outlast.shards.pieces import run_pieces
@@ -144,8 +144,8 @@ class ImagePacker:
 
 def _images(share: Share) -> Iterator[tuple[bytes, str, int, str]]:
     """Yield bytes, type, label and place of each image. Raises CorpusError."""
-    if share.parquet:
-        yield from read_rows(Path(share.parquet), share.first_row, share.stop_row)
+    if share.table:
+        yield from read_rows(Path(share.table), share.first_row, share.stop_row)
         return
     for image in share.files:
         path = Path(image.path)

@@ -167,7 +167,8 @@ class TarImporter:
         folder, name = split_url(piece.url)
         source = open_store(folder)
         tally = Tally()
-        with _opened(source, name, piece, self.store.local_path(".")) as file:
+        spool_folder = self.store.local_path(".")
+        with opened_tar(source, name, piece.size_bytes, url=piece.url, spool_folder=spool_folder) as file:
             where = piece.url
             members = read_members(file, where=where)
             examples = list(read_examples(file, members, self.job.rules, tally, where=where))
@@ -202,17 +203,24 @@ class TarImporter:
 
 
 @contextmanager
-def _opened(store: Store, name: str, piece: TarPiece, spool_folder: Path | None) -> Generator[BinaryIO]:
-    """Open a local tar where it lies, a remote one as a nameless local copy. Raises ShardError."""
+def opened_tar(
+    store: Store, name: str, size_bytes: int, *, url: str, spool_folder: Path | None
+) -> Generator[BinaryIO]:
+    """Open a local tar where it lies, a remote one as a nameless local copy in a folder.
+
+    Raises:
+        ShardError: it has another size than it had when the build began.
+        StorageError: it cannot be read.
+    """
     path = store.local_path(name)
     try:
         if path is not None:
             with path.open("rb") as file:
-                if file.seek(0, 2) != piece.size_bytes:
+                if file.seek(0, 2) != size_bytes:
                     raise ShardError(
-                        "The tar has changed since the import began.",
-                        where=piece.url,
-                        expected=f"{piece.size_bytes} bytes",
+                        "The tar has changed since the build began.",
+                        where=url,
+                        expected=f"{size_bytes} bytes",
                         remedy="import it when nobody writes to it",
                     )
                 yield file
@@ -220,8 +228,8 @@ def _opened(store: Store, name: str, piece: TarPiece, spool_folder: Path | None)
         if spool_folder is not None:
             spool_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=spool_folder) as copy:
-            for start in range(0, piece.size_bytes, _RANGE_BYTES):
-                length = min(_RANGE_BYTES, piece.size_bytes - start)
+            for start in range(0, size_bytes, _RANGE_BYTES):
+                length = min(_RANGE_BYTES, size_bytes - start)
                 copy.write(
                     store.retry(lambda start=start, length=length: store.read_range(name, start, length))
                 )

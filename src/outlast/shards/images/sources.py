@@ -1,4 +1,4 @@
-"""Where images to be packed come from: folders of classes, lists of files, Parquet files of image data sets.
+"""Where images to be packed come from: folders of classes, lists of files, tables of image data sets.
 
 In: a path for each split. Out: the images in a fixed order, cut into the shares of shards, and the names of
 the classes. The images themselves are read when a shard is written.
@@ -6,6 +6,7 @@ the classes. The images themselves are read when a shard is written.
     folder   every file below ``SRC/<class>/`` whose name ends as that of an image; classes sorted by name
     list     a .csv, .tsv or .jsonl file with the columns ``image`` (below its folder) and ``label``
     parquet  the columns ``image`` (bytes, or a struct with ``bytes``) and ``label``, as Hugging Face has them
+    saved    a folder that the library ``datasets`` wrote (``save_to_disk``), with the same columns
 """
 
 import csv
@@ -19,13 +20,12 @@ from typing import Any, NamedTuple
 from outlast.corpus.files import find_files
 from outlast.errors import CorpusError
 from outlast.prng import derive_key, permutation
-from outlast.shards.images.parquet import ParquetFile, open_parquet
 from outlast.shards.images.records import MOST_LABEL
+from outlast.shards.images.tables import ARROW, PARQUET, TableFile, open_table, saved_tables
 from outlast.shards.images.tar_writer import record_bytes
 
 SUFFIXES = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "webp", "gif", "tif", "tiff")
 _LISTS = (".csv", ".tsv", ".jsonl")
-_PARQUET = ".parquet"
 _SPLITS = ("train", "validation", "test")
 
 
@@ -39,7 +39,7 @@ class ImageFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What becomes one shard: files, or the rows ``first_row .. stop_row`` of a Parquet file."""
+    """What becomes one shard: files, or the rows ``first_row .. stop_row`` of a table."""
 
     piece: int
     split: str
@@ -48,7 +48,7 @@ class Share:
     first_number: int
     """Of its first image within the split."""
     files: tuple[ImageFile, ...] = ()
-    parquet: str = ""
+    table: str = ""
     first_row: int = 0
     stop_row: int = 0
 
@@ -80,7 +80,7 @@ def plan_shards(sources: Mapping[str, str], *, most_images: int, most_bytes: int
     Args:
         sources: a path for each split: train, validation, test.
         most_images, most_bytes: of a shard; one image may exceed the second.
-        seed: of the order of files within a split; None: as they are found. Rows of Parquet files keep their
+        seed: of the order of files within a split; None: as they are found. Rows of tables keep their
             order.
 
     Raises:
@@ -88,20 +88,21 @@ def plan_shards(sources: Mapping[str, str], *, most_images: int, most_bytes: int
     """
     digest = hashlib.sha256()
     shares: list[Share] = []
-    tables: dict[str, list[ParquetFile]] = {}
+    tables: dict[str, list[TableFile]] = {}
     found: dict[str, list[_Found]] = {}
     num_ignored = 0
     for split in (split for split in _SPLITS if split in sources):
         files = _local_files(sources[split])
-        if all(file.path.suffix == _PARQUET for file in files):
-            tables[split] = [open_parquet(file.path) for file in files]
+        saved = saved_tables(Path(sources[split]), {file.name for file in files})
+        if saved is not None or all(file.path.suffix in (PARQUET, ARROW) for file in files):
+            tables[split] = [open_table(path) for path in saved or [file.path for file in files]]
         elif len(files) == 1 and files[0].path.suffix in _LISTS:
             found[split] = list(_read_list(files[0].path))
         else:
             found[split] = list(_classes_of(files, sources[split]))
             num_ignored += len(files) - len(found[split])
     if tables and found:
-        raise CorpusError("Some splits are Parquet files, others are not.", where=", ".join(sources.values()))
+        raise CorpusError("Some splits are tables, others are not.", where=", ".join(sources.values()))
     classes = _class_names(found)
     for split, images in found.items():
         shuffled = _labelled(images, classes, split, seed)
@@ -252,7 +253,7 @@ def _divide(
 
 
 def _divide_rows(
-    split: str, files: Sequence[ParquetFile], first_piece: int, most_images: int, most_bytes: int
+    split: str, files: Sequence[TableFile], first_piece: int, most_images: int, most_bytes: int
 ) -> Iterator[Share]:
     """Yield runs of rows, none over two files. How long an image is shows only when it is read, so the bytes
     of a shard are reckoned by the mean of its file.
@@ -268,7 +269,7 @@ def _divide_rows(
                 split=split,
                 shard=shard,
                 first_number=num_before,
-                parquet=str(file.path),
+                table=str(file.path),
                 first_row=first,
                 stop_row=stop,
             )

@@ -41,13 +41,18 @@ class ImageShardWriter:
     ) -> None:
         self._spool.close()
 
-    def add(self, image: bytes, suffix: str, label: int) -> None:
-        """Append an image with its label. Raises StorageError, or ShardError for an image no tar can hold."""
+    def add(self, image: bytes, suffix: str, label: int, *, key: str | None = None) -> None:
+        """Append an image with its label under a key, or else its number.
+
+        Raises:
+            StorageError: the temporary file cannot be written.
+            ShardError: an image that no tar can hold.
+        """
         if not 0 < len(image) <= MOST_IMAGE_BYTES:
             raise ShardError(f"The image has {len(image)} bytes.", expected=f"from 1 to {MOST_IMAGE_BYTES}")
-        key = f"{self._first_number + len(self.examples):09d}"
-        self.examples.append(Example(key, self.size_bytes + BLOCK, len(image), label))
-        self._write(f"{key}.{suffix}", image)
+        key = key or f"{self._first_number + len(self.examples):09d}"
+        offset = self._write(f"{key}.{suffix}", image)
+        self.examples.append(Example(key, offset, len(image), label))
         self._write(f"{key}.cls", str(label).encode())
 
     def write(self, store: Store, name: str) -> ImageShardEntry:
@@ -62,12 +67,16 @@ class ImageShardWriter:
             index=write_index(store, index_name(name), self.examples, tar_sha256=sha256),
         )
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes) -> int:
+        """Append a file and return where its bytes begin."""
         info = tarfile.TarInfo(name)
         info.size, info.mode = len(content), _MODE
-        record = info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % BLOCK)
-        self._spool.write(record)
-        self.size_bytes += len(record)
+        # A plain ustar header, with a pax header before it where the name is too long or no ASCII.
+        header = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        offset = self.size_bytes + len(header)
+        self._spool.write(header + content + bytes(-len(content) % BLOCK))
+        self.size_bytes = offset + -(-len(content) // BLOCK) * BLOCK
+        return offset
 
 
 def record_bytes(image_bytes: int) -> int:

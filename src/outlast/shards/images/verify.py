@@ -99,6 +99,9 @@ def summarize_images(description: dict[str, Any]) -> dict[str, str]:
         for name, count in found.items()
         if name in ("ignored_files", "bad_examples") and count
     )
+    if repack := description["provenance"].get("repack"):
+        unchanged = sum(repack["unchanged"].values())
+        lines["stored as"] = repack["store"] + (f", {unchanged} images as they were" if unchanged else "")
     versions = description["provenance"].get("versions", {})
     lines["made by"] = ", ".join(f"{name} {number}" for name, number in versions.items())
     return {name: line for name, line in lines.items() if line}

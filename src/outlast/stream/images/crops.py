@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.prng import bits_at, mix64
+from outlast.shards.images.decode import Box
 from outlast.stream.images.config import ImagesConfig
-from outlast.stream.images.decode import Box
 
 _ATTEMPTS = 10
 NUMBERS_PER_ROW = 2 * _ATTEMPTS + 3

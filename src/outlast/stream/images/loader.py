@@ -94,6 +94,7 @@ class ImageStream(ExampleStream):
     def _gather_steps(self, step: int, num_steps: int, empty: Empty) -> Batch:
         size = self.process_batch_size
         shards, records = self._order.rows(step, *self.own_rows, num_steps)
+        self._fetch_together(shards)
         numbers = draw_numbers(self._key, step, num_steps, self.first_row, size)
 
         def places_of(row: int) -> Places:

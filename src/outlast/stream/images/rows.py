@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from outlast.config import to_dict
 from outlast.errors import ShardError
+from outlast.shards.images.decode import Pixels, Undecodable, mirror, open_picture, resize_into
 from outlast.shards.images.index import ImageIndex
 from outlast.shards.images.manifest import ImageShardEntry
 from outlast.shards.images.tar import BLOCK, member_name
 from outlast.stream.blocks import Batch
 from outlast.stream.images.config import ImagesConfig
 from outlast.stream.images.crops import Crop, evaluation_crop
-from outlast.stream.images.decode import Pixels, Undecodable, mirror_into, open_picture, resize_into
 from outlast.stream.images.replacement import UndecodableImages
 from outlast.stream.memory import Empty
 
@@ -64,6 +64,11 @@ class ImageRows:
         """What examples depend on, beside the shards."""
         fields = to_dict(self.config)
         return {"images": {name: value for name, value in fields.items() if name not in _OPERATION}}
+
+    @property
+    def reads_any_shard(self) -> bool:
+        """Whether an example needs other shards than its own."""
+        return False
 
     def examples_of(self, shards: Sequence[ImageShardEntry]) -> tuple[int, ...]:
         """Return how many examples each shard holds."""
@@ -184,14 +189,13 @@ def _show(content: memoryview, crop_of: CropOf, image: Pixels, max_pixels: int) 
     picture = open_picture(content, max_pixels=max_pixels)
     crop = crop_of(picture.width, picture.height)
     height, width = image.shape[:2]
-    target = np.empty_like(image) if crop.is_mirrored else image
     if crop.is_padded:
-        target[...] = 0
+        image[...] = 0
         if crop.box.width and crop.box.height:
             region = picture.region(crop.box, crop.box.width, crop.box.height)
             bottom, right = crop.top + crop.box.height, crop.left + crop.box.width
-            target[crop.top : bottom, crop.left : right] = region
+            image[crop.top : bottom, crop.left : right] = region
     else:
-        resize_into(picture.region(crop.box, width, height), target)
+        resize_into(picture.region(crop.box, width, height), image)
     if crop.is_mirrored:
-        mirror_into(target, image)
+        mirror(image)

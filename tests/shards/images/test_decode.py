@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from outlast.stream.images.decode import (
+from outlast.shards.images.decode import (
     Box,
     Pixels,
     Undecodable,
-    mirror_into,
+    mirror,
     open_picture,
     resize_into,
 )
@@ -143,16 +143,21 @@ def test_resizing_is_bilinear_and_far_shrinking_takes_means() -> None:
     small = np.empty((8, 8, 3), np.uint8)
     resize_into(np.repeat(checks[..., None], 3, 2).astype(np.uint8), small)
     assert (small == 100).all()
-    mirrored = np.empty_like(target)
-    mirror_into(target, mirrored)
-    assert np.array_equal(mirrored, target[:, ::-1])
+
+
+def test_mirroring_exchanges_left_and_right_in_place() -> None:
+    for width in (*range(1, 70), 224):
+        pixels = picture(width, width, 9)
+        mirrored = pixels.copy()
+        mirror(mirrored)
+        assert np.array_equal(mirrored, pixels[:, ::-1]), width
 
 
 RESIZE = """
 import hashlib
 import numpy as np
 from outlast.prng import uniform_bits
-from outlast.stream.images.decode import resize_into
+from outlast.shards.images.decode import resize_into
 
 digest = hashlib.sha256()
 target = np.empty((224, 224, 3), np.uint8)

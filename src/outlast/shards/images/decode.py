@@ -11,10 +11,9 @@ OpenCV's bilinear resize compute with integers, and their fast versions give wha
 """
 
 import io
-import struct
+import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -22,6 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from outlast.shards.images.jpeg import JpegHead, read_head
+from outlast.shards.images.tiles import Cut, read_tiles
 
 Pixels = NDArray[np.uint8]
 
@@ -31,13 +33,8 @@ _KEPT_BYTES = 2**24
 """The largest decoded picture for which a thread keeps its memory."""
 _SHRINK_FROM = 3
 """From this ratio on a bilinear resize leaves out too much: boxes of pixels are averaged first."""
-
-_SOF_8_BIT = (0xC0, 0xC1, 0xC2)  # baseline, extended sequential, progressive
-_WITHOUT_LENGTH = (0x01, *range(0xD0, 0xD9))
-_SOS = 0xDA
-_APP1 = 0xE1
-_EXIF = b"Exif\0\0"
-_ORIENTATION_TAG = 0x0112
+_RAW_HEADER = re.compile(rb"P6\s([0-9]{1,10})\s([0-9]{1,10})\s255\s")
+_MOST_HEADER_BYTES = 32
 
 
 class Undecodable(Exception):
@@ -80,7 +77,13 @@ def open_picture(content: memoryview, *, max_pixels: int) -> Picture:
     Raises:
         Undecodable: it is no picture or too large a one.
     """
-    head = _read_jpeg_head(content)
+    raw = _RAW_HEADER.match(content[:_MOST_HEADER_BYTES])
+    if raw is not None:
+        width, height, begin = int(raw[1]), int(raw[2]), raw.end()
+        _check_pixels(width, height, max_pixels)
+        if begin + width * height * 3 <= len(content):
+            return _RawPicture(content, begin, width, height)
+    head = read_head(content)
     if head is None or not head.is_plain:
         return _PillowPicture(content, head.orientation if head else 1, max_pixels)
     _check_pixels(head.width, head.height, max_pixels)
@@ -103,11 +106,11 @@ def resize_into(region: Pixels, target: Pixels) -> None:
     cv2.resize(region, (width, height), dst=target, interpolation=cv2.INTER_LINEAR)
 
 
-def mirror_into(pixels: Pixels, target: Pixels) -> None:
-    """Fill the target with the pixels, left and right exchanged."""
+def mirror(pixels: Pixels) -> None:
+    """Exchange left and right in place."""
     import cv2
 
-    cv2.flip(pixels, 1, dst=target)
+    cv2.flip(pixels, 1, dst=pixels)
 
 
 def _shrink(region: Pixels, across: int, down: int) -> Pixels:
@@ -126,43 +129,68 @@ def _check_pixels(width: int, height: int, max_pixels: int) -> None:
         raise Undecodable(f"{width} x {height} pixels are more than stream.images.max_pixels, {max_pixels}")
 
 
-class _JpegHead(NamedTuple):
-    width: int
-    height: int
-    orientation: int
-    is_plain: bool
-    """Whether libjpeg-turbo reads it as Pillow does: 8 bits, grey or three components."""
-
-
 @dataclass
 class _JpegPicture(Picture):
     content: memoryview
-    head: _JpegHead
+    head: JpegHead
     max_pixels: int
 
     def __post_init__(self) -> None:
         sizes = (self.head.width, self.head.height)
-        self.width, self.height = sizes if self.head.orientation < 5 else sizes[::-1]
+        self.width, self.height = sizes[::-1] if self.head.is_turned else sizes
 
     def region(self, box: Box, width: int, height: int) -> Pixels:
-        import simplejpeg
-
-        # The whole picture is decoded, at a scale at which the region has what is wanted.
-        wanted = [-(-self.width * width // box.width), -(-self.height * height // box.height)]
-        if self.head.orientation >= 5:
-            wanted.reverse()
-        options: dict[str, Any] = {}
-        if self.head.width * self.head.height * 3 <= _KEPT_BYTES:
-            options["buffer"] = _kept_memory()
+        scale = self._scale(-(-self.width * width // box.width), -(-self.height * height // box.height))
+        stored = _stored(_at_scale(box, self, scale), self, scale)
         try:
-            # Of the scales between whole and half none is faster than the whole.
-            decoded: Pixels = simplejpeg.decode_jpeg(
-                self.content, "RGB", min_width=wanted[0], min_height=wanted[1], min_factor=2, **options
-            )
+            decoded = self._decode(stored, scale)
         except ValueError:
             picture = _PillowPicture(self.content, self.head.orientation, self.max_pixels)
             return picture.region(box, width, height)
-        return _cut(_upright(decoded, self.head.orientation), box, self)
+        return _side_by_side(_upright(decoded, self.head.orientation))
+
+    def _scale(self, width: int, height: int) -> int:
+        """Return the least scale, in eighths, at which the upright picture has a width and a height."""
+        # Of the scales between half and whole none is faster than the whole.
+        for scale in (1, 2, 3, 4):
+            if _scaled(self.width, scale) >= width and _scaled(self.height, scale) >= height:
+                return scale
+        return 8
+
+    def _decode(self, box: Box, scale: int) -> Pixels:
+        """Decode a box of the stored picture at a scale. Raises ValueError where libjpeg-turbo warns."""
+        import simplejpeg
+
+        part = Cut(self.content, 0, 0, self.head.width, self.head.height)
+        tiles = read_tiles(self.content, self.head)
+        if tiles is not None:
+            right, bottom = -(-(box.left + box.width) * 8 // scale), -(-(box.top + box.height) * 8 // scale)
+            part = tiles.cut(box.left * 8 // scale, box.top * 8 // scale, right, bottom)
+        options: dict[str, Any] = {}
+        if part.width * part.height * 3 <= _KEPT_BYTES:
+            options["buffer"] = _kept_memory()
+        if scale < 8:
+            options["min_width"], options["min_height"] = (
+                _scaled(part.width, scale),
+                _scaled(part.height, scale),
+            )
+            options["min_factor"] = 8 / scale
+        decoded: Pixels = simplejpeg.decode_jpeg(part.content, "RGB", **options)
+        left, top = box.left - part.left * scale // 8, box.top - part.top * scale // 8
+        return decoded[top : top + box.height, left : left + box.width]
+
+
+class _RawPicture(Picture):
+    """A binary PPM of 8 bits: pixels as they are, nothing is copied."""
+
+    def __init__(self, content: memoryview, begin: int, width: int, height: int) -> None:
+        pixels = np.frombuffer(content, np.uint8, width * height * 3, begin)
+        self._pixels = pixels.reshape(height, width, 3)
+        self.width, self.height = width, height
+
+    def region(self, box: Box, width: int, height: int) -> Pixels:
+        del width, height
+        return self._pixels[box.top : box.top + box.height, box.left : box.left + box.width]
 
 
 class _PillowPicture(Picture):
@@ -185,7 +213,9 @@ class _PillowPicture(Picture):
         self.height, self.width = self._pixels.shape[:2]
 
     def region(self, box: Box, width: int, height: int) -> Pixels:
-        return _cut(self._pixels, box, self)
+        del width, height
+        bottom, right = box.top + box.height, box.left + box.width
+        return _side_by_side(self._pixels[box.top : bottom, box.left : right])
 
 
 @lru_cache(maxsize=1)
@@ -195,13 +225,21 @@ def _register_formats() -> None:
         import_module(f"PIL.{name}")
 
 
-def _cut(pixels: Pixels, box: Box, picture: Picture) -> Pixels:
-    """Cut a region, given in the pixels of the picture, out of the picture at some scale."""
-    height, width = pixels.shape[:2]
+def _scaled(length: int, scale: int) -> int:
+    """Return a length of a picture that libjpeg-turbo shrinks to so many eighths."""
+    return -(-length * scale // 8)
+
+
+def _at_scale(box: Box, picture: Picture, scale: int) -> Box:
+    """Return the pixels of a picture at a scale, in eighths, that a box of it touches."""
+    width, height = _scaled(picture.width, scale), _scaled(picture.height, scale)
     left, right = box.left * width // picture.width, -(-(box.left + box.width) * width // picture.width)
     top, bottom = box.top * height // picture.height, -(-(box.top + box.height) * height // picture.height)
-    region = pixels[top:bottom, left:right]
-    # Rows may lie apart, but what reads them wants the pixels of a row side by side.
+    return Box(left, top, right - left, bottom - top)
+
+
+def _side_by_side(region: Pixels) -> Pixels:
+    """Return a region as what reads it wants it: rows may lie apart, the pixels of a row may not."""
     return region if region.strides[1:] == (3, 1) and region.strides[0] > 0 else region.copy()
 
 
@@ -216,60 +254,14 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     return pixels
 
 
-def _read_jpeg_head(content: memoryview) -> _JpegHead | None:
-    """Read the segments of a JPEG up to its size; None where it is no JPEG, or an odd one."""
-    orientation = 1
-    for marker, begin, end in _segments(content):
-        if marker == _APP1 and bytes(content[begin : begin + 6]) == _EXIF:
-            orientation = _exif_orientation(bytes(content[begin + 6 : end]))
-        # The markers of frames; DHT, JPG and DAC lie among them.
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            if end - begin < 6:
-                return None
-            precision, height, width, components = struct.unpack(">BHHB", content[begin : begin + 6])
-            is_plain = marker in _SOF_8_BIT and precision == 8 and components in (1, 3) and height > 0
-            return _JpegHead(width, height, orientation, is_plain)
-    return None
-
-
-def _segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, begin and end of the content of each segment of a JPEG up to the image data."""
-    position, size = 2, len(content)
-    if bytes(content[:2]) != b"\xff\xd8":
-        return
-    while position + 4 <= size and content[position] == 0xFF:
-        marker = content[position + 1]
-        if marker == 0xFF:  # filling
-            position += 1
-            continue
-        if marker in _WITHOUT_LENGTH:
-            position += 2
-            continue
-        length = content[position + 2] << 8 | content[position + 3]
-        if marker == _SOS or length < 2 or position + 2 + length > size:
-            return
-        yield marker, position + 4, position + 2 + length
-        position += 2 + length
-
-
-def _exif_orientation(exif: bytes) -> int:
-    """Return the orientation that Exif data gives; 1, upright, where it gives none or is damaged.
-
-    Source: CIPA DC-008 (Exif 3.0), 4.5 and the tag Orientation; TIFF 6.0, section 2.
-    """
-    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
-    try:
-        if order is None or struct.unpack_from(order + "H", exif, 2)[0] != 42:
-            return 1
-        (begin,) = struct.unpack_from(order + "I", exif, 4)
-        (count,) = struct.unpack_from(order + "H", exif, begin)
-        for entry in range(begin + 2, begin + 2 + 12 * count, 12):
-            tag, kind, length, value = struct.unpack_from(order + "HHIH", exif, entry)
-            if tag == _ORIENTATION_TAG:
-                return value if kind == 3 and length == 1 and 1 <= value <= 8 else 1
-    except struct.error:
-        pass
-    return 1
+def _stored(box: Box, picture: _JpegPicture, scale: int) -> Box:
+    """Return where a box of the upright picture lies in the stored one: what ``_upright`` does, undone."""
+    left, top, width, height = box
+    if picture.head.orientation in (2, 3, 6, 7):
+        left = _scaled(picture.width, scale) - left - width
+    if picture.head.orientation in (3, 4, 7, 8):
+        top = _scaled(picture.height, scale) - top - height
+    return Box(top, left, height, width) if picture.head.is_turned else Box(left, top, width, height)
 
 
 _threads = threading.local()

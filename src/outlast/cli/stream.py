@@ -1,0 +1,76 @@
+"""The verbs about streaming: bench."""
+
+import json
+
+import click
+
+from outlast.cli.printing import json_option, print_fields
+
+
+@click.group()
+def stream() -> None:
+    """Measure how a data set is streamed."""
+
+
+@stream.command("bench")
+@click.argument("manifest")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.5), default=20.0, show_default=True, help="For all of it."
+)
+@click.option("--batch", type=click.IntRange(1), default=256, show_default=True, help="Examples in a batch.")
+@click.option("--length", type=click.IntRange(1), default=512, show_default=True, help="Of text: tokens.")
+@click.option(
+    "--image-size", type=click.IntRange(1), default=224, show_default=True, help="Of images: pixels."
+)
+@click.option(
+    "--step-seconds",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="How long a training step takes, for the waiting share.",
+)
+@click.option("--split", default="train", show_default=True, help="Of the manifest.")
+@click.option(
+    "--cache-dir", help="Keep remote shards here.  [default: a temporary folder, deleted afterwards]"
+)
+@json_option
+def bench(
+    manifest: str,
+    seconds: float,
+    batch: int,
+    length: int,
+    image_size: int,
+    step_seconds: float,
+    split: str,
+    cache_dir: str | None,
+    as_json: bool,
+) -> None:
+    """Measure a data set of text or images: the whole stream, and the store, decoding and memory alone.
+
+    Says in a sentence what limits it, and what to change.
+    """
+    from outlast.shards.images.manifest import is_image_set
+    from outlast.stream.bench import measure_stream
+    from outlast.stream.config import StreamConfig
+    from outlast.stream.images.config import ImagesConfig
+
+    is_images = is_image_set(manifest)
+    if is_images:
+        config = StreamConfig(
+            manifest=manifest,
+            packing="images",
+            global_batch_size=batch,
+            images=ImagesConfig(image_size=image_size),
+            cache_dir=cache_dir,
+        )
+    else:
+        config = StreamConfig(
+            manifest=manifest, global_batch_size=batch, sequence_length=length, cache_dir=cache_dir
+        )
+    rates = measure_stream(config, seconds=seconds, step_seconds=step_seconds, split=split).to_dict()
+    if as_json:
+        click.echo(json.dumps(rates))
+        return
+    verdict = rates.pop("verdict")
+    print_fields({name.replace("_", " "): value for name, value in rates.items()}, as_json=False)
+    click.echo(verdict)

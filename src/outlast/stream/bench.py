@@ -1,0 +1,250 @@
+"""How fast a data set can be streamed on this machine, and what limits it: the store, decoding or memory.
+
+In: the URL of a manifest, of text or of images. Out: rates of the whole stream and of each of its parts
+alone, in examples per second, so that the smallest names the limit. Bounded in time; what was fetched is
+deleted unless a cache folder is named.
+"""
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from outlast.errors import StorageError
+from outlast.shards.images.manifest import is_image_set
+from outlast.storage import Store
+from outlast.stream.blocks import Batch
+from outlast.stream.config import StreamConfig
+from outlast.stream.images.loader import ImageStream
+from outlast.stream.loader import TokenStream
+from outlast.stream.ranges import Cancelled, InFlight, copy_in_order
+from outlast.stream.sources import manifest_url
+
+_LATENCY_REQUESTS = 7
+_NEAR = 1.25
+"""A part this much faster than the slowest is no limit, but not far from being one."""
+
+_REMEDIES = {
+    "store": "Keep the data in stream.cache_dir on a local disk that holds all of it, or move the machine "
+    "to the store's region.",
+    "decoding": "Give it more cores, or store the pictures anew: outlast shards repack.",
+    "gathering": "Raise stream.reader_threads, or make examples longer.",
+    "memory": "Nothing is left to gain: the batches are made as fast as memory takes them.",
+}
+
+
+@dataclass(frozen=True)
+class StreamRates:
+    """What was measured; rates in examples per second unless said otherwise.
+
+    Attributes:
+        examples_per_second: of the whole stream, from the second batch on; 0 where none came in time.
+        first_batch_seconds: until the first batch; None where none came in time.
+        waiting_share: of a consumer whose step takes ``step_seconds``, 0 to 1, from the second batch on.
+        store_examples_per_second: if the store were all there is.
+        store_megabytes_per_second: of fetching alone, in memory.
+        latency_seconds: of a request for one byte, median.
+        decode_examples_per_second: of decoding, or for text of gathering, alone; None where nothing came.
+        copy_examples_per_second: of copying finished batches in memory; None where nothing came.
+        limit: ``store``, ``decoding``, ``gathering`` or ``memory``.
+        verdict: what limits the stream, and what to change, in a sentence each.
+    """
+
+    examples_per_second: float
+    first_batch_seconds: float | None
+    waiting_share: float
+    store_examples_per_second: float
+    store_megabytes_per_second: float
+    latency_seconds: float
+    decode_examples_per_second: float | None
+    copy_examples_per_second: float | None
+    limit: str
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure_stream(
+    config: StreamConfig, *, seconds: float = 20.0, step_seconds: float = 0.0, split: str = "train"
+) -> StreamRates:
+    """Measure a data set: the store alone, the whole stream, decoding alone and copying alone.
+
+    Args:
+        config: the ``[stream]`` table; a data set of images is recognised by its manifest. Where it names no
+            cache folder, a temporary one is used, so that the store is read anew.
+        seconds: for everything; a request that is under way is waited for besides.
+        step_seconds: how long the consumer takes for a batch, for the waiting share.
+        split: of the manifest.
+
+    Raises:
+        ConfigError, ShardError, StorageError: as the stream.
+    """
+    is_images = is_image_set(manifest_url(config))
+    part = seconds / 4
+    place = nullcontext(config.cache_dir) if config.cache_dir else tempfile.TemporaryDirectory("-outlast")
+    with place as folder:
+        config = replace(config, cache_dir=str(folder), packing="images" if is_images else config.packing)
+        stream = (ImageStream if is_images else TokenStream)(config, seed=0, split=split)
+        entries = stream.manifest.shards(split)
+        names = [(entry.name, entry.size_bytes) for entry in entries]
+        example_bytes = sum(size for _, size in names) / stream.num_examples
+        latency = _measure_latency(stream.store, names)
+        bytes_per_second = _measure_store(stream.store, names, part)
+        rate, first, waiting = _measure_whole(stream, 2 * part, step_seconds)
+        decode = copy = None
+        if first is not None:
+            decode, batch = _measure_parts(stream, part / 2)
+            copy = _repeat(lambda: [np.copy(array) for array in batch.values()], part / 2)
+            copy *= stream.process_batch_size
+    store = bytes_per_second / example_bytes
+    limit = _limit_of(store, decode, copy, is_images=is_images)
+    return StreamRates(
+        examples_per_second=rate,
+        first_batch_seconds=first,
+        waiting_share=waiting,
+        store_examples_per_second=store,
+        store_megabytes_per_second=bytes_per_second / 1e6,
+        latency_seconds=latency,
+        decode_examples_per_second=decode,
+        copy_examples_per_second=copy,
+        limit=limit,
+        verdict=_verdict(limit, {"store": store, _work_name(is_images): decode, "memory": copy}),
+    )
+
+
+def _work_name(is_images: bool) -> str:
+    return "decoding" if is_images else "gathering"
+
+
+def _limit_of(store: float, decode: float | None, copy: float | None, *, is_images: bool) -> str:
+    rates = {"store": store, _work_name(is_images): decode, "memory": copy}
+    return min((rate, name) for name, rate in rates.items() if rate is not None)[1]
+
+
+def _verdict(limit: str, rates: dict[str, float | None]) -> str:
+    known = {name: rate for name, rate in rates.items() if rate is not None}
+    others = ", ".join(f"{name} {rate:,.0f}" for name, rate in known.items() if name != limit)
+    sentence = f"The limit is {limit}: {known[limit]:,.0f} examples/s alone"
+    sentence += (
+        f", where the other parts alone reach: {others}." if others else "; nothing else could be measured."
+    )
+    near = [name for name, rate in known.items() if name != limit and rate < _NEAR * known[limit]]
+    close = f" Next comes {near[0]}, close behind." if near else ""
+    return f"{sentence}{close} {_REMEDIES[limit]}"
+
+
+def _measure_latency(store: Store, names: list[tuple[str, int]]) -> float:
+    name = names[0][0]
+    store.retry(lambda: store.read_range(name, 0, 1))  # names are resolved, connections made
+    found: list[float] = []
+    for start in range(_LATENCY_REQUESTS):
+        began = time.perf_counter()
+        store.retry(lambda start=start: store.read_range(name, start, 1))
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+def _measure_store(store: Store, names: list[tuple[str, int]], seconds: float) -> float:
+    """Return the bytes per second of reading shards, one after the other, by ranges side by side."""
+    in_flight = InFlight()
+    began = time.perf_counter()
+    num_bytes = 0
+
+    def count(content: bytes) -> None:
+        nonlocal num_bytes
+        num_bytes += len(content)
+
+    def is_over() -> bool:
+        return time.perf_counter() - began > seconds
+
+    for name, size in _around(names):
+
+        def read(start: int, length: int, name: str = name) -> bytes:
+            return store.retry(lambda: store.read_range(name, start, length))
+
+        try:
+            copy_in_order(read, size, count, in_flight, is_over)
+        except Cancelled:
+            break
+        if is_over():
+            break
+    if not num_bytes:
+        raise StorageError(
+            f"The store gave nothing within {seconds:.1f} s.",
+            where=store.url,
+            remedy="give it more --seconds",
+        )
+    return num_bytes / (time.perf_counter() - began)
+
+
+def _around(names: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    while True:
+        yield from names
+
+
+def _measure_whole(
+    stream: TokenStream | ImageStream, seconds: float, step_seconds: float
+) -> tuple[float, float | None, float]:
+    """Return examples per second, the time to the first batch, and the waiting share."""
+    found: list[tuple[float, float | None, float]] = []
+
+    def consume() -> None:
+        began = time.perf_counter()
+        batches = stream.batches_from(0)
+        try:
+            next(batches)
+            first = time.perf_counter() - began
+            waited, done, stop = 0.0, 0, max(began + seconds, time.perf_counter() + seconds / 4)
+            while (asked := time.perf_counter()) < stop:
+                next(batches)
+                waited += time.perf_counter() - asked
+                done += 1
+                time.sleep(step_seconds)
+            elapsed = time.perf_counter() - began - first
+            found.append((done * stream.process_batch_size / elapsed, first, waited / elapsed))
+        finally:
+            batches.close()
+
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            consume()
+        except BaseException as error:
+            errors.append(error)
+
+    # A first batch may need more than the time there is: then this one is left to end by itself.
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(2 * seconds)
+    if errors:
+        raise errors[0]
+    return found[0] if found else (0.0, None, 1.0)
+
+
+def _measure_parts(stream: TokenStream | ImageStream, seconds: float) -> tuple[float, Batch]:
+    """Return examples per second of making batches from shards that are there, and one of the batches."""
+    batch = stream.batch(0)
+    threads = 1 if isinstance(stream, ImageStream) else stream.config.reader_threads
+    with ThreadPoolExecutor(threads) as pool:
+        rates = pool.map(lambda _: _repeat(lambda: stream.batch(0), seconds), range(threads))
+        return sum(rates) * stream.process_batch_size, batch
+
+
+def _repeat(action: Callable[[], object], seconds: float) -> float:
+    """Return how often per second an action can be done."""
+    action()
+    began = time.perf_counter()
+    done = 0
+    while done == 0 or time.perf_counter() - began < seconds:
+        action()
+        done += 1
+    return done / (time.perf_counter() - began)
