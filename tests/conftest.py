@@ -6,8 +6,10 @@ tests start inherit it.
 """
 
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +40,14 @@ hypothesis.settings.register_profile(
     "outlast", derandomize=True, deadline=None, database=None, print_blob=True
 )
 hypothesis.settings.load_profile("outlast")
+
+# A script's background jobs ignore SIGINT, and so would the processes that tests interrupt.
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 NO_DATA = "OUTLAST_TEST_DATA"
 STRICT_FOLDERS = {"models", "objectives", "parity", "huggingface", "inference"}

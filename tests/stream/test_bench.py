@@ -47,16 +47,25 @@ def test_a_slow_store_is_the_limit_and_nothing_is_kept(tmp_path: Path, elsewhere
     assert list(elsewhere.iterdir()) == []
 
 
-def test_images_on_the_disk_wait_for_decoding(tmp_path: Path) -> None:
+def test_the_limit_is_the_slowest_part(tmp_path: Path) -> None:
     manifest = write_images(tmp_path, [30, 30, 4])
     line = ["stream", "bench", manifest, "--seconds", "1", "--batch", "8", "--image-size", "64", "--json"]
     done = CliRunner().invoke(main, line, catch_exceptions=False)
     assert done.exit_code == 0
     rates = json.loads(done.stdout)
-    assert rates["limit"] == "decoding"
+    # Which of them it is, is a matter of the machine: that it is the slowest is not.
+    alone = {
+        "store": rates["store_examples_per_second"],
+        "decoding": rates["decode_examples_per_second"],
+        "memory": rates["copy_examples_per_second"],
+    }
+    assert rates["limit"] == min(alone, key=lambda name: alone[name])
+    assert rates["verdict"].startswith(
+        f"The limit is {rates['limit']}: {min(alone.values()):,.0f} examples/s"
+    )
     assert rates["examples_per_second"] > 0
     printed = CliRunner().invoke(main, line[:-1], catch_exceptions=False).stdout
-    assert "The limit is decoding: " in printed
+    assert "The limit is " in printed
     assert "store megabytes per second" in printed
 
 
