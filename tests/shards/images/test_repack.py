@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from outlast.cli.main import run_command_line
-from outlast.errors import ConfigError, ShardError
+from outlast.errors import ConfigError, OutlastError, ShardError
 from outlast.shards.images.decode import Box, Undecodable, open_picture
 from outlast.shards.images.import_tars import import_tars
 from outlast.shards.images.index import open_index
@@ -125,6 +126,28 @@ def test_a_killed_repacking_leaves_nothing_to_clean(local_command: Command, tmp_
         kill_when(process, (tmp_path / name.replace("/", "-") / name).exists)
         local_command.run(*line, tmp_path / name.replace("/", "-"))
         assert contents(tmp_path / name.replace("/", "-")) == contents(tmp_path / "whole")
+
+
+@needs_jpegtran
+def test_a_program_that_somebody_ends_says_nothing_of_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the system does where memory ends: no image stays as it was because of that."""
+    manifest = write_images(tmp_path / "src", [3, 2])
+    repack(manifest, tmp_path / "unbroken", "restart", TILES)
+    short_lived = tmp_path / "programs" / "jpegtran"
+    short_lived.parent.mkdir()
+    short_lived.write_text(
+        f'#!/bin/sh\n[ "$1" = -version ] && exec {shutil.which("jpegtran")} -version\nkill -KILL $$\n'
+    )
+    short_lived.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{short_lived.parent}{os.pathsep}{os.environ['PATH']}")
+        with pytest.raises(OutlastError, match="jpegtran was ended by SIGKILL") as caught:
+            repack(manifest, tmp_path / "out", "restart", TILES, num_processes=2)
+    assert "the same line again" in str(caught.value.remedy)
+    repack(manifest, tmp_path / "out", "restart", TILES)
+    assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
 
 
 def test_a_remote_set_and_damaged_ones(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ damaged files. Metadata stay (Exif, ICC); what stands behind the end of the pict
 """
 
 import shutil
+import signal
 import subprocess
 from dataclasses import dataclass
 
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, OutlastError
 from outlast.shards.images.jpeg import read_head
 from outlast.shards.images.tiles import add_tile_index, choose_interval, read_grid
 
 _PROGRAM = "jpegtran"
+_FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+"""Signals that a program does not bring upon itself."""
 _MOST_SCANS = "100"
 """A progressive JPEG has about ten; one of thousands is made to keep a decoder busy."""
 
@@ -40,8 +43,11 @@ class TiledJpegs:
         return {_PROGRAM: lines[0] if lines else "unknown"}
 
     def convert(self, content: bytes) -> bytes | None:
-        """Return a JPEG in tiles, None where the image has to stay as it is. Raises ConfigError without
-        jpegtran.
+        """Return a JPEG in tiles, None where the image has to stay as it is.
+
+        Raises:
+            ConfigError: there is no jpegtran.
+            OutlastError: somebody ended it.
         """
         head, grid = read_head(memoryview(content)), read_grid(memoryview(content))
         if head is None or grid is None or not head.is_plain or head.width * head.height > self.max_pixels:
@@ -52,6 +58,13 @@ class TiledJpegs:
         command = [_path(), "-copy", "all", "-optimize", "-maxscans", _MOST_SCANS, "-restart", f"{interval}B"]
         # A warning has the exit status 2: what one program reads with a guess, another may read otherwise.
         transcoded = subprocess.run(command, input=content, capture_output=True, check=False)
+        if (
+            -transcoded.returncode in _FROM_OUTSIDE
+        ):  # says nothing of the picture, which another try would store
+            raise OutlastError(
+                f"{_PROGRAM} was ended by {signal.Signals(-transcoded.returncode).name}.",
+                remedy="the same line again goes on; is there memory enough?",
+            )
         tiled = add_tile_index(transcoded.stdout) if transcoded.returncode == 0 else None
         return tiled if tiled is not None and _are_same(content, tiled) else None
 
