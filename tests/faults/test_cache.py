@@ -21,10 +21,9 @@ from outlast.stream.cache import CachedShard, ShardCache
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from support.datasets import write_counting_data
+from support.far import PutFar
 from support.faults import TRANSIENT, Fault, FaultyProxy
-from support.files import serving_folder
 from support.gcs import GcsServer, gcs_variables
-from support.s3 import S3Server, s3_variables
 
 LENGTHS = [[300, 70], [500], [33, 410], [260]]
 
@@ -47,29 +46,11 @@ def data(tmp_path: Path) -> tuple[Path, Manifest]:
 
 @pytest.fixture(params=["s3", "gcs", "http"])
 def remote(
-    request: pytest.FixtureRequest,
-    data: tuple[Path, Manifest],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, data: tuple[Path, Manifest], put_far: PutFar
 ) -> Iterator[tuple[str, FaultyProxy]]:
     """The data set on a store behind a proxy: the URL of its folder."""
-    local = LocalStore(data[0])
-    if request.param == "http":
-        with serving_folder(data[0]) as url, FaultyProxy("127.0.0.1", int(url.rpartition(":")[2])) as proxy:
-            yield proxy.url, proxy
-        return
-    server: S3Server | GcsServer = request.getfixturevalue(f"{request.param}_server")
-    with FaultyProxy("127.0.0.1", server.port) as proxy:
-        variables = (
-            s3_variables(proxy.url) if isinstance(server, S3Server) else gcs_variables(proxy.url, tmp_path)
-        )
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        url = f"{server.new_bucket()}/data"
-        store = open_store(url)
-        for info in local.list():
-            store.create(info.name, [local.read(info.name)])
-        yield url, proxy
+    with put_far(request.param, data[0]) as far:
+        yield far
 
 
 def tokens_of(url: str, cache: Path, **options: object) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from outlast.errors import ShardError, StorageError
-from outlast.storage import LocalStore, Store, open_store
+from outlast.storage import LocalStore, Store
 from outlast.storage.http import HttpStore
 from outlast.storage.remote import ObjectStore
 from outlast.stream import ranges
@@ -23,11 +23,9 @@ from outlast.stream.images.config import ImagesConfig
 from outlast.stream.images.loader import ImageStream
 from outlast.stream.loader import TokenStream
 from support.datasets import write_counting_data
+from support.far import PutFar
 from support.faults import TRANSIENT, Fault, FaultyProxy
-from support.gcs import GcsServer, gcs_variables
 from support.images import write_images
-from support.nginx import serving_by_nginx
-from support.s3 import S3Server, s3_variables
 
 NUM_STEPS = 18
 FAULTS: list[Fault] = [*TRANSIENT, "stall", "wrong"]
@@ -63,27 +61,9 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(params=["s3", "gcs", "nginx"])
-def far_set(
-    request: pytest.FixtureRequest, data: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[FarSet]:
-    kind, folder = data
-    if request.param == "nginx":
-        with serving_by_nginx(folder) as url, FaultyProxy("127.0.0.1", int(url.rpartition(":")[2])) as proxy:
-            yield FarSet(kind, folder, proxy.url, proxy)
-        return
-    server: S3Server | GcsServer = request.getfixturevalue(f"{request.param}_server")
-    with FaultyProxy("127.0.0.1", server.port) as proxy:
-        variables = (
-            s3_variables(proxy.url) if isinstance(server, S3Server) else gcs_variables(proxy.url, tmp_path)
-        )
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        url = f"{server.new_bucket()}/data"
-        store = open_store(url)
-        for path in sorted(folder.iterdir()):
-            if path.is_file():
-                store.create(path.name, [path.read_bytes()])
-        yield FarSet(kind, folder, url, proxy)
+def far_set(request: pytest.FixtureRequest, data: tuple[str, Path], put_far: PutFar) -> Iterator[FarSet]:
+    with put_far(request.param, data[1]) as (url, proxy):
+        yield FarSet(*data, url, proxy)
 
 
 def make_stream(kind: str, url: str, cache: Path, **options: Any) -> TokenStream | ImageStream:
