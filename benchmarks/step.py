@@ -14,6 +14,8 @@ Theirs use the faster of eager and sdpa attention and torch's fused AdamW, the f
 transformers' Trainer takes). First, with dropout 0, all of them make three steps: losses must agree to 1e-5
 relative, and the weights' changes to 1e-2 (relative norm of the difference). Then all are timed in turn,
 round after round, with dropout on (where the architecture has it); the medians and their ratios are printed.
+A step that follows another contestant's pays for memory which that one has given back to the system, on some
+machines two seconds of it; in a training a step follows its like, which is what --in-a-row 3 times.
 With --memory each makes two steps in a process of its own, and the peak of its resident memory is printed
 (Linux only), and how far that is above what stood before the model was made: the libraries, the same for all.
 
@@ -85,12 +87,18 @@ def check_same_work(make: list[Callable[[], Contestant]], num_steps: int = 3) ->
 
 
 def time_in_turn(
-    sides: list[Contestant], rounds: int, warmup: int = 2
+    sides: list[Contestant], rounds: int, warmup: int = 2, in_a_row: int = 1
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """Return wall and CPU seconds per step of each contestant; the first steps of each do not count."""
+    """Return wall and CPU seconds per step of each contestant; the first steps of each do not count.
+
+    Args:
+        in_a_row: steps of one contestant before it is the next one's turn; the last of them counts.
+    """
     times: dict[str, tuple[list[float], list[float]]] = {side.name: ([], []) for side in sides}
     for number in range(rounds + warmup):
         for side in sides:
+            for _ in range(in_a_row - 1):
+                _advance(side, number)
             if isinstance(side, Theirs):
                 side.prepare(number)
             wall, cpu = time.perf_counter(), time.process_time()
@@ -110,7 +118,7 @@ def compare_policies(setting: Setting, arguments: argparse.Namespace) -> None:
         print(f"{remat:18s} temporaries {sides[-1].temporary_bytes() / 2**30:.2f} GiB", flush=True)
     if not arguments.rounds:
         return
-    times = time_in_turn([*sides], arguments.rounds, arguments.warmup)
+    times = time_in_turn([*sides], arguments.rounds, arguments.warmup, arguments.in_a_row)
     report(times)
     first = arguments.policies[0]
     for remat in arguments.policies[1:]:
@@ -198,6 +206,7 @@ def read_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=7, help="0: only check that the work is the same")
     parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
+    parser.add_argument("--in-a-row", type=int, default=1, help="steps of each in its turn; the last counts")
     parser.add_argument("--heads", nargs="+", choices=["gathered", "full"], default=["gathered", "full"])
     parser.add_argument("--attention", choices=["eager", "sdpa"], help="theirs; the faster one if not given")
     parser.add_argument("--as-shipped", action="store_true", help="only ours, gathered and theirs, full")
@@ -255,7 +264,7 @@ def main() -> None:
         gc.collect()
         if arguments.rounds:
             sides = [make() for make in contestants(setting, pairs, attention, folder)]
-            report(time_in_turn(sides, arguments.rounds, arguments.warmup))
+            report(time_in_turn(sides, arguments.rounds, arguments.warmup, arguments.in_a_row))
             del sides
         if arguments.memory:
             report_memory(names, attention, folder)

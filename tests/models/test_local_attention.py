@@ -9,7 +9,7 @@ from jax import Array
 from outlast.models.attention import plain_attend
 from outlast.models.layers import ACTIVATIONS
 from outlast.models.local_attention import local_attend
-from outlast.models.modernbert import rotate
+from outlast.models.modernbert import rotate, turns_of
 
 
 def by_the_full_formula(
@@ -56,7 +56,9 @@ def test_local_attention_equals_the_full_formula_forward_and_backward(length: in
 
 def test_rotated_products_depend_on_the_distance_alone() -> None:
     one, other = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
-    query, key = (rotate(jnp.tile(x, (1, 12, 1, 1)), 100.0)[0, :, 0] for x in (one, other))
+    query, key = (
+        rotate(jnp.tile(x, (1, 12, 1, 1)), turns_of(12, x.shape[-1], 100.0))[0, :, 0] for x in (one, other)
+    )
     products = np.asarray(query @ key.T)
     for distance in range(-11, 12):
         diagonal = np.diagonal(products, distance)

@@ -136,6 +136,7 @@ def compile_step(*arguments: str) -> str:
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    sys.stdout.write(done.stdout)  # the compiler's figures, shown by -rP
     return done.stdout
 
 

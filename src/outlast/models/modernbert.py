@@ -9,6 +9,8 @@ Letters: b row, l position, d hidden, f intermediate, h head, k size of a head, 
 n layer.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -17,13 +19,20 @@ from jaxtyping import Float, Int
 
 from outlast.models.attention import attend
 from outlast.models.bert import EncoderInputs
-from outlast.models.config import Alternating, EncoderConfig
+from outlast.models.config import EncoderConfig
 from outlast.models.kernels import AttentionKernel
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
 from outlast.models.local_attention import local_attend
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
 from outlast.models.randomness import RowKeys, fold
 from outlast.models.remat import Remat, kept, rematerialised
+
+
+class Turns(NamedTuple):
+    """What turns the heads by their positions. Attributes: cosine and sine of the angles, (..., l, k / 2)."""
+
+    cos: Array
+    sin: Array
 
 
 def param_table(config: EncoderConfig) -> ParamTable:
@@ -113,44 +122,22 @@ def _run(
     remat: Remat,
     kernel: AttentionKernel,
 ) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"]]:
-    """Return the hidden states of the last layer, before the final norm, and those of all layers.
-
-    A scan runs over whole periods of one global and some local layers, which are written out in its body;
-    the layers of a last, broken period follow it.
-    """
-    assert config.alternating is not None, "resolve_model sets it for this architecture"
-    period = config.alternating.global_every
+    """Return the hidden states of the last layer, before the final norm, and those of all layers."""
     hidden = _embed(params["embeddings"], inputs, config, dropout_keys, compute_dtype)
     layers = _with_first_norm(params["layers"])
+    turns = _turns(config, hidden.shape[1])
 
-    def layer(hidden: Array, layer_params: Params, index: Array, place: int) -> Array:
+    def layer(hidden: Array, scanned: tuple[Params, Array]) -> tuple[Array, Array]:
+        layer_params, index = scanned
         keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
 
         def run(hidden: Array, layer_params: Params) -> Array:
-            return _layer(layer_params, hidden, inputs, config, index, keys, kernel, local=place > 0)
+            return _layer(layer_params, hidden, inputs, config, index, turns, keys, kernel)
 
-        return rematerialised(run, remat)(hidden, layer_params)
+        hidden = rematerialised(run, remat)(hidden, layer_params)
+        return hidden, hidden
 
-    def block(hidden: Array, scanned: tuple[Params, Array]) -> tuple[Array, Array]:
-        block_params, first = scanned
-        states: list[Array] = []
-        for place in range(jax.tree.leaves(block_params)[0].shape[0]):
-            chosen = jax.tree.map(lambda x, place=place: x[place], block_params)
-            hidden = layer(hidden, chosen, first + place, place)
-            states.append(hidden)
-        return hidden, jnp.stack(states)
-
-    whole = config.num_layers // period * period
-    states: list[Array] = []
-    if whole:
-        scanned = jax.tree.map(lambda x: x[:whole].reshape(-1, period, *x.shape[1:]), layers)
-        hidden, found = jax.lax.scan(block, hidden, (scanned, jnp.arange(0, whole, period)))
-        states.append(found.reshape(whole, *hidden.shape))
-    if whole < config.num_layers:
-        rest = jax.tree.map(lambda x: x[whole:], layers)
-        hidden, found = block(hidden, (rest, jnp.asarray(whole)))
-        states.append(found)
-    return hidden, jnp.concatenate(states)
+    return jax.lax.scan(layer, hidden, (layers, jnp.arange(config.num_layers)))
 
 
 def _with_first_norm(layers: Params) -> Params:
@@ -179,21 +166,21 @@ def _layer(
     inputs: EncoderInputs,
     config: EncoderConfig,
     index: Int[Array, ""],
+    turns: Turns,
     keys: RowKeys | None,
     kernel: AttentionKernel,
-    *,
-    local: bool,
 ) -> Float[Array, "b l d"]:
     """One layer; each half norms its own input and adds to the stream."""
     attention, feed_forward = params["attention"], params["feed_forward"]
     epsilon = config.layer_norm_epsilon
     with jax.named_scope("attention"):
         normed = jnp.where(index == 0, x, layer_norm(x, attention["norm"], epsilon))
-        x = x + _attention(attention, normed, inputs, config, keys, kernel, local=local)
+        x = x + _attention(attention, normed, inputs, config, index, turns, keys, kernel)
     with jax.named_scope("feed_forward"):
         inner = dense(layer_norm(x, feed_forward["norm"], epsilon), feed_forward["inner"])
-        value, gate = jnp.split(inner, 2, axis=-1)
-        gated = ACTIVATIONS[config.activation](value) * gate
+        # As a matrix: XLA's CPU gives each core a part of the first axis, which may be 1.
+        value, gate = jnp.split(inner.reshape(-1, inner.shape[-1]), 2, axis=-1)
+        gated = (ACTIVATIONS[config.activation](value) * gate).reshape(*x.shape[:2], -1)
         gated = dropout(gated, None if keys is None else fold(keys, "feed_forward"), config.dropout)
         return x + dense(gated, feed_forward["output"])
 
@@ -203,29 +190,18 @@ def _attention(
     x: Float[Array, "b l d"],
     inputs: EncoderInputs,
     config: EncoderConfig,
+    index: Int[Array, ""],
+    turns: Turns,
     keys: RowKeys | None,
     kernel: AttentionKernel,
-    *,
-    local: bool,
 ) -> Float[Array, "b l d"]:
-    assert config.alternating is not None
-    shape = (*x.shape[:2], 3, config.num_heads, config.head_size)
-    query, key, value = jnp.moveaxis(dense(x, params["qkv"]).reshape(shape), 2, 0)
-    query, key = (rotate(heads, _theta(config.alternating, local)) for heads in (query, key))
+    alternating = config.alternating
+    assert alternating is not None, "resolve_model sets it for this architecture"
     mask, segments = inputs.attention_mask, inputs.segment_ids
-    if local:
-        # No dropout on the probabilities of a window: they are few.
-        mixed = local_attend(
-            query,
-            key,
-            value,
-            attention_mask=mask,
-            segment_ids=segments,
-            reach=config.alternating.local_reach,
-            kernel=kernel,
-        )
-    else:
-        mixed = attend(
+    is_global = index % alternating.global_every == 0
+
+    def everywhere(query: Array, key: Array, value: Array) -> Array:
+        return attend(
             query,
             key,
             value,
@@ -235,27 +211,60 @@ def _attention(
             dropout_rate=config.attention_dropout,
             kernel=kernel,
         )
+
+    def in_window(query: Array, key: Array, value: Array) -> Array:
+        # No dropout on the probabilities of a window: they are few.
+        return local_attend(
+            query,
+            key,
+            value,
+            attention_mask=mask,
+            segment_ids=segments,
+            reach=alternating.local_reach,
+            kernel=kernel,
+        )
+
+    def choose(query: Array, key: Array, value: Array) -> Array:
+        return jax.lax.cond(is_global, everywhere, in_window, query, key, value)
+
+    shape = (*x.shape[:2], 3, config.num_heads, config.head_size)
+    query, key, value = jnp.moveaxis(dense(x, params["qkv"]).reshape(shape), 2, 0)
+    turn = jax.tree.map(lambda of_kind: of_kind[is_global.astype(jnp.int32)], turns)
+    query, key = (rotate(heads, turn) for heads in (query, key))
+    # What one branch keeps for the backward pass, the other would set aside in vain: so none keeps anything.
+    mixed = jax.checkpoint(choose, prevent_cse=False)(query, key, value)
     mixed = dense(kept(mixed.reshape(x.shape)), params["output"])
     return dropout(mixed, None if keys is None else fold(keys, "attention"), config.attention_dropout)
 
 
-def rotate(heads: Float[Array, "b l h k"], theta: float) -> Float[Array, "b l h k"]:
-    """Turn pairs of a head's numbers by angles that grow with the position.
+def _turns(config: EncoderConfig, length: int) -> Turns:
+    """Return the turns of local layers and, behind them, those of global ones."""
+    assert config.alternating is not None
+    local, everywhere = (
+        turns_of(length, config.head_size, theta)
+        for theta in (config.alternating.local_theta, config.alternating.global_theta)
+    )
+    return Turns(*(jnp.stack(both) for both in zip(local, everywhere, strict=True)))
+
+
+def turns_of(length: int, head_size: int, theta: float) -> Turns:
+    """Return cosine and sine of the angles, which grow with the position; float32."""
+    half = head_size // 2
+    speeds = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * speeds[None, :]
+    return Turns(jnp.cos(angles), jnp.sin(angles))
+
+
+def rotate(heads: Float[Array, "b l h k"], turns: Turns) -> Float[Array, "b l h k"]:
+    """Turn pairs of a head's numbers by the angles of their position.
 
     Su et al. (2021), section 3.4.2, in the form of transformers: number i goes with number i + k/2, and the
     turn is computed in float32.
     """
-    length, half = heads.shape[1], heads.shape[-1] // 2
-    speeds = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * speeds[None, :]
-    cos, sin = (function(angles)[None, :, None, :] for function in (jnp.cos, jnp.sin))
+    cos, sin = (x[None, :, None, :] for x in turns)
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
     turned = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(turned, axis=-1).astype(heads.dtype)
-
-
-def _theta(alternating: Alternating, local: bool) -> float:
-    return alternating.local_theta if local else alternating.global_theta
 
 
 def _kernel(shape: tuple[int, ...], axes: tuple[str, ...], hf: str, scale: float) -> ParamTable:
