@@ -7,8 +7,8 @@ the lengths above its limit: the library's keeps a tensor of length x length for
 
     python benchmarks/attention.py --rounds 5
 
-With --step it is a whole training step of a BigBird of --num-layers layers instead, with block-sparse and
-with full attention, and what the compiler sets aside for each.
+What --in-a-row is for, ``step.py`` says. With --step it is a whole training step of a BigBird of --num-layers
+layers instead, with block-sparse and with full attention, and what the compiler sets aside for each.
 
     python benchmarks/attention.py --step --num-layers 2 --rounds 3
 """
@@ -141,11 +141,15 @@ def step_runs(length: int, limits: dict[str, int], num_layers: int) -> dict[str,
     return runs
 
 
-def time_in_turn(runs: dict[tuple[int, str], Run], rounds: int) -> dict[tuple[int, str], float]:
-    """Return the median seconds of each; the first round does not count."""
+def time_in_turn(
+    runs: dict[tuple[int, str], Run], rounds: int, in_a_row: int
+) -> dict[tuple[int, str], float]:
+    """Return the median seconds of each; the first round does not count, and of those in a row the last."""
     times: dict[tuple[int, str], list[float]] = {name: [] for name in runs}
     for _ in range(rounds + 1):
         for name, run in runs.items():
+            for _ in range(in_a_row - 1):
+                run()
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)
@@ -172,6 +176,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--in-a-row",
+        type=int,
+        choices=range(1, 10),
+        default=1,
+        help="runs of each in its turn; the last counts",
+    )
     parser.add_argument("--step", action="store_true", help="whole training steps")
     parser.add_argument("--num-layers", type=int, default=2, help="of the steps")
     parser.add_argument("--library-limit", type=int, default=8192, help="longest that the library computes")
@@ -186,7 +197,7 @@ def main() -> None:
         else:
             made = attention_runs(length, limits)
         runs |= {(length, name): run for name, run in made.items()}
-    report(time_in_turn(runs, arguments.rounds), arguments.lengths)
+    report(time_in_turn(runs, arguments.rounds, arguments.in_a_row), arguments.lengths)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,11 @@ part of what is measured) behind ``latency_proxy.py``.
     OUTLAST_TEST_DATA=DATA python benchmarks/image_sources.py --rounds 5
     OUTLAST_TEST_DATA=DATA python benchmarks/image_sources.py --folder SET --rounds 1 --only B "C 20"
 
-Columns: images/s of whole runs (median, range), gain over A, share of B; how much of its time a consumer
-waits whose step takes 1.2 times as long as B needs for a batch; seconds to the first batch.
+Columns: images/s of whole runs (median, range), gain over A, share of B; milliseconds of a processor that an
+image takes in the reading process, and in nginx and the proxy; how much of its time a consumer waits whose
+step takes 1.2 times as long as B needs for a batch; seconds to the first batch. Where decoding keeps all
+processors busy, B's milliseconds of the reading process over C's are at most the share of B that a store on
+another machine would leave to C: on loopback the sender pays for part of what the receiver of a network does.
 """
 
 import argparse
@@ -114,7 +117,9 @@ def shard_batches(
 
 
 def run_child(question: dict[str, Any]) -> dict[str, float]:
-    """Read whole epochs; return images/s, the share of the time waited, and the time to the first batch."""
+    """Read whole epochs; return images/s, the share of the time waited, seconds to the first batch, how many
+    images there were, and milliseconds of a processor for each, with what was decoded ahead of the end.
+    """
     folder, batch = Path(question["folder"]), question["batch"]
     num_images = len(files_of(folder))
     tars = sorted((folder / "tars").glob("*.tar"))
@@ -126,7 +131,7 @@ def run_child(question: dict[str, Any]) -> dict[str, float]:
             limit = sum(path.stat().st_size for path in tars) // 2 + 2**20
             window = -(-num_images // len(tars))
             batches = shard_batches(place, batch, question["workers"], Path(cache), window, limit)
-        began = time.perf_counter()
+        began, processor_began = time.perf_counter(), time.process_time()
         waited, first, done = 0.0, 0.0, 0
         while done < num_images * question["epochs"]:
             asked = time.perf_counter()
@@ -135,7 +140,14 @@ def run_child(question: dict[str, Any]) -> dict[str, float]:
             first = first or time.perf_counter() - began
             time.sleep(question["step_seconds"])
         seconds = time.perf_counter() - began
-    return {"rate": done / seconds, "waiting": (waited - first) / (seconds - first), "first": first}
+        processor_seconds = time.process_time() - processor_began
+    return {
+        "rate": done / seconds,
+        "waiting": (waited - first) / (seconds - first),
+        "first": first,
+        "images": done,
+        "reader": 1000 * processor_seconds / done,
+    }
 
 
 def forget_pages(folder: Path) -> None:
@@ -147,9 +159,18 @@ def forget_pages(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def processor_time(*pids: int) -> float:
+    """Return the seconds of a processor that processes have taken; 0 stands for none."""
+    ticks = 0
+    for pid in filter(None, pids):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.contextmanager
-def serving(folder: Path) -> Generator[int]:
-    """Serve a folder by nginx; yield its port."""
+def serving(folder: Path) -> Generator[tuple[int, int]]:
+    """Serve a folder by nginx; yield its port and its process."""
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         raise SystemExit("nginx is not installed: apt-get install nginx-light")
@@ -160,17 +181,17 @@ def serving(folder: Path) -> Generator[int]:
         process = subprocess.Popen([program, "-p", work, "-c", str(settings), "-e", f"{work}/errors"])
         try:
             time.sleep(0.5)
-            yield port
+            yield port, process.pid
         finally:
             process.kill()
             process.wait()
 
 
 @contextlib.contextmanager
-def at_a_distance(port: int, latency_seconds: float) -> Generator[str]:
-    """Yield the URL of a server behind a latency; without one, the server's own."""
+def at_a_distance(port: int, latency_seconds: float) -> Generator[tuple[str, int]]:
+    """Yield the URL of a server behind a latency, and the proxy's process; without one its own, and 0."""
     if not latency_seconds:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", 0
         return
     line = [
         sys.executable,
@@ -181,13 +202,15 @@ def at_a_distance(port: int, latency_seconds: float) -> Generator[str]:
     process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}", process.pid
     finally:
         process.kill()
         process.wait()
 
 
-def measure(source: str, port: int, arguments: argparse.Namespace, step_seconds: float) -> dict[str, float]:
+def measure(
+    source: str, server: tuple[int, int], arguments: argparse.Namespace, step_seconds: float
+) -> dict[str, float]:
     letter, _, latency = source.partition(" ")
     question = {
         "source": letter,
@@ -198,29 +221,34 @@ def measure(source: str, port: int, arguments: argparse.Namespace, step_seconds:
         "step_seconds": step_seconds,
     }
     forget_pages(arguments.folder)
-    place = at_a_distance(port, int(latency) / 1000) if latency else contextlib.nullcontext(None)
-    with place as url:
+    port, nginx = server
+    place = at_a_distance(port, int(latency) / 1000) if latency else contextlib.nullcontext((None, 0))
+    with place as (url, proxy):
         line = [sys.executable, __file__, "--child", json.dumps({**question, "url": url})]
-        return json.loads(subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        before = processor_time(nginx, proxy)
+        run = json.loads(subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        run["server"] = 1000 * (processor_time(nginx, proxy) - before) / run["images"]
+    return run
 
 
 def compare(arguments: argparse.Namespace) -> None:
     chosen = [source for source in SOURCES if not arguments.only or source in arguments.only]
     rates: dict[str, list[dict[str, float]]] = {source: [] for source in chosen}
-    with serving(arguments.folder) as port:
+    with serving(arguments.folder) as server:
         for _ in range(arguments.rounds):
             for source in chosen:
-                rates[source].append(measure(source, port, arguments, 0.0))
+                rates[source].append(measure(source, server, arguments, 0.0))
         middle = {source: statistics.median(run["rate"] for run in runs) for source, runs in rates.items()}
         step = SLACK * arguments.batch / middle["B"] if "B" in middle else 0.0
         for source, runs in rates.items():
-            waiting = measure(source, port, arguments, step)["waiting"] if step else float("nan")
+            waiting = measure(source, server, arguments, step)["waiting"] if step else float("nan")
             all_rates = [run["rate"] for run in runs]
+            reader, servers = (statistics.median(run[of] for run in runs) for of in ("reader", "server"))
             print(
                 f"{source:6s}{middle[source]:8,.0f}/s ({min(all_rates):,.0f} to {max(all_rates):,.0f})"
                 f"  gain over A {middle[source] / middle.get('A', float('nan')) - 1:+7.1%}"
                 f"  share of B {middle[source] / middle.get('B', float('nan')):6.1%}"
-                f"  waiting {waiting:5.1%}"
+                f"  reader {reader:.3f} ms  server {servers:.3f} ms  waiting {waiting:5.1%}"
                 f"  first batch {statistics.median(run['first'] for run in runs):.2f} s",
                 flush=True,
             )

@@ -15,7 +15,8 @@ transformers' Trainer takes). First, with dropout 0, all of them make three step
 relative, and the weights' changes to 1e-2 (relative norm of the difference). Then all are timed in turn,
 round after round, with dropout on (where the architecture has it); the medians and their ratios are printed.
 A step that follows another contestant's pays for memory which that one has given back to the system, on some
-machines two seconds of it; in a training a step follows its like, which is what --in-a-row 3 times.
+machines two seconds of it. In a training a step follows its like, so --in-a-row 3 makes three steps of each
+and times the last.
 With --memory each makes two steps in a process of its own, and the peak of its resident memory is printed
 (Linux only), and how far that is above what stood before the model was made: the libraries, the same for all.
 
@@ -97,14 +98,15 @@ def time_in_turn(
     times: dict[str, tuple[list[float], list[float]]] = {side.name: ([], []) for side in sides}
     for number in range(rounds + warmup):
         for side in sides:
-            for _ in range(in_a_row - 1):
-                _advance(side, number)
             if isinstance(side, Theirs):
                 side.prepare(number)
-            wall, cpu = time.perf_counter(), time.process_time()
-            side.advance(number)
-            times[side.name][0].append(time.perf_counter() - wall)
-            times[side.name][1].append(time.process_time() - cpu)
+            wall = cpu = 0.0
+            for _ in range(in_a_row):
+                wall, cpu = time.perf_counter(), time.process_time()
+                side.advance(number)
+                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            times[side.name][0].append(wall)
+            times[side.name][1].append(cpu)
         print(f"round {number}: " + ", ".join(f"{n} {w[-1]:.3f}" for n, (w, _) in times.items()), flush=True)
     return {name: (wall[warmup:], cpu[warmup:]) for name, (wall, cpu) in times.items()}
 
@@ -131,7 +133,7 @@ def compare_policies(setting: Setting, arguments: argparse.Namespace) -> None:
             )
 
 
-def faster_attention(setting: Setting, folder: Path) -> str:
+def faster_attention(setting: Setting, folder: Path, in_a_row: int) -> str:
     """Return which of transformers' attentions is faster here, over three steps each; BigBird has its own."""
     if setting.encoder.architecture == "bigbird":
         return "eager"
@@ -140,7 +142,9 @@ def faster_attention(setting: Setting, folder: Path) -> str:
         side = Theirs(setting, "full", attention, folder)
         side.name = attention
         sides.append(side)
-    medians = {name: statistics.median(wall) for name, (wall, _) in time_in_turn(sides, 3).items()}
+    medians = {
+        name: statistics.median(wall) for name, (wall, _) in time_in_turn(sides, 3, in_a_row=in_a_row).items()
+    }
     print("theirs " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in medians.items()))
     return min(medians, key=lambda name: medians[name])
 
@@ -206,7 +210,13 @@ def read_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=7, help="0: only check that the work is the same")
     parser.add_argument("--warmup", type=int, default=2, help="rounds that do not count")
-    parser.add_argument("--in-a-row", type=int, default=1, help="steps of each in its turn; the last counts")
+    parser.add_argument(
+        "--in-a-row",
+        type=int,
+        choices=range(1, 10),
+        default=1,
+        help="steps of each in its turn; the last counts",
+    )
     parser.add_argument("--heads", nargs="+", choices=["gathered", "full"], default=["gathered", "full"])
     parser.add_argument("--attention", choices=["eager", "sdpa"], help="theirs; the faster one if not given")
     parser.add_argument("--as-shipped", action="store_true", help="only ours, gathered and theirs, full")
@@ -256,7 +266,7 @@ def main() -> None:
         return compare_policies(setting, arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = export_initial(setting, Path(temporary, "with_dropout"))
-        attention = arguments.attention or faster_attention(setting, folder)
+        attention = arguments.attention or faster_attention(setting, folder, arguments.in_a_row)
         if not arguments.no_check:
             dry = setting.without_dropout()
             dry_folder = export_initial(dry, Path(temporary, "without_dropout"))

@@ -150,7 +150,7 @@ def test_a_small_step_compiles_for_a_tpu_that_is_not_there() -> None:
     assert 0.9 < formula / counted < 1.05, said
 
 
-@pytest.mark.parametrize(("architecture", "length"), [("bert", 128), ("bigbird", 1024)])
+@pytest.mark.parametrize(("architecture", "length"), [("bert", 128), ("bigbird", 1024), ("modernbert", 256)])
 def test_a_small_step_compiles_for_a_gpu_that_is_not_there(
     architecture: ArchitectureName, length: int
 ) -> None:

@@ -2,8 +2,9 @@
 alternating global and local attention, without biases.
 
 In: ``input_ids`` and what goes with them. Out: hidden states, and logits over the vocabulary at chosen
-positions. Checked against transformers' ``modeling_modernbert.py`` (tests/parity). One difference: where
-``segment_ids`` are given, a position attends to its own segment only, as the original does by unpadding.
+positions. Checked against transformers' ``modeling_modernbert.py`` (tests/parity). Two differences: where
+``segment_ids`` are given, a position attends to its own segment only, as the original does by unpadding; and
+the probabilities of a window are not dropped out, for they are few (the original's rate is 0).
 
 Letters: b row, l position, d hidden, f intermediate, h head, k size of a head, p prediction, v vocabulary,
 n layer.
@@ -17,7 +18,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from outlast.models.attention import attend
+from outlast.models.attention import AttentionMask, attend
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig
 from outlast.models.kernels import AttentionKernel
@@ -29,10 +30,20 @@ from outlast.models.remat import Remat, kept, rematerialised
 
 
 class Turns(NamedTuple):
-    """What turns the heads by their positions. Attributes: cosine and sine of the angles, (..., l, k / 2)."""
+    """Cosine and sine of the angles by which positions turn the heads."""
 
-    cos: Array
-    sin: Array
+    cos: Float[Array, "*kinds l k/2"]
+    sin: Float[Array, "*kinds l k/2"]
+
+
+class _Attention(NamedTuple):
+    """What the attention of every layer depends on beside its input."""
+
+    mask: AttentionMask | None
+    segments: Int[Array, "b l"] | None
+    turns: Turns
+    """Of local layers and, behind them, of global ones."""
+    kernel: AttentionKernel
 
 
 def param_table(config: EncoderConfig) -> ParamTable:
@@ -86,7 +97,9 @@ def encode(
     attention_kernel: AttentionKernel = "auto",
 ) -> Float[Array, "b l d"]:
     """Return the normed hidden states of the last layer. Arguments as for ``outlast.models.bert.encode``."""
-    hidden, _ = _run(params, inputs, config, dropout_keys, compute_dtype, remat, attention_kernel)
+    hidden, _ = _run(
+        params, inputs, config, dropout_keys, compute_dtype, remat, attention_kernel, keep_all=False
+    )
     return layer_norm(hidden, params["final_norm"], config.layer_norm_epsilon)
 
 
@@ -95,7 +108,8 @@ def encode_all(
 ) -> Float[Array, "n+1 b l d"]:
     """Return the embeddings and the hidden states after each layer, the last one normed; no dropout."""
     first = _embed(params["embeddings"], inputs, config, None, compute_dtype)
-    hidden, states = _run(params, inputs, config, None, compute_dtype, "none", "auto")
+    hidden, states = _run(params, inputs, config, None, compute_dtype, "none", "auto", keep_all=True)
+    assert states is not None
     last = layer_norm(hidden, params["final_norm"], config.layer_norm_epsilon)
     return jnp.concatenate([first[None], states[:-1], last[None]])
 
@@ -121,23 +135,22 @@ def _run(
     compute_dtype: DTypeLike,
     remat: Remat,
     kernel: AttentionKernel,
-) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"]]:
-    """Return the hidden states of the last layer, before the final norm, and those of all layers."""
+    *,
+    keep_all: bool,
+) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"] | None]:
+    """Return the hidden states of the last layer, before the final norm, and perhaps those of all layers."""
     hidden = _embed(params["embeddings"], inputs, config, dropout_keys, compute_dtype)
-    layers = _with_first_norm(params["layers"])
-    turns = _turns(config, hidden.shape[1])
+    turns = _turns_by_kind(config, hidden.shape[1])
+    attention = _Attention(inputs.attention_mask, inputs.segment_ids, turns, kernel)
 
-    def layer(hidden: Array, scanned: tuple[Params, Array]) -> tuple[Array, Array]:
+    def layer(hidden: Array, scanned: tuple[Params, Array]) -> tuple[Array, Array | None]:
         layer_params, index = scanned
         keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
+        hidden = _layer(layer_params, hidden, index, attention, config, keys)
+        return hidden, hidden if keep_all else None
 
-        def run(hidden: Array, layer_params: Params) -> Array:
-            return _layer(layer_params, hidden, inputs, config, index, turns, keys, kernel)
-
-        hidden = rematerialised(run, remat)(hidden, layer_params)
-        return hidden, hidden
-
-    return jax.lax.scan(layer, hidden, (layers, jnp.arange(config.num_layers)))
+    layers = _with_first_norm(params["layers"])
+    return jax.lax.scan(rematerialised(layer, remat), hidden, (layers, jnp.arange(config.num_layers)))
 
 
 def _with_first_norm(layers: Params) -> Params:
@@ -163,19 +176,17 @@ def _embed(
 def _layer(
     params: Params,
     x: Float[Array, "b l d"],
-    inputs: EncoderInputs,
-    config: EncoderConfig,
     index: Int[Array, ""],
-    turns: Turns,
+    attention: _Attention,
+    config: EncoderConfig,
     keys: RowKeys | None,
-    kernel: AttentionKernel,
 ) -> Float[Array, "b l d"]:
     """One layer; each half norms its own input and adds to the stream."""
-    attention, feed_forward = params["attention"], params["feed_forward"]
+    attend_params, feed_forward = params["attention"], params["feed_forward"]
     epsilon = config.layer_norm_epsilon
     with jax.named_scope("attention"):
-        normed = jnp.where(index == 0, x, layer_norm(x, attention["norm"], epsilon))
-        x = x + _attention(attention, normed, inputs, config, index, turns, keys, kernel)
+        normed = jnp.where(index == 0, x, layer_norm(x, attend_params["norm"], epsilon))
+        x = x + _mix(attend_params, normed, index, attention, config, keys)
     with jax.named_scope("feed_forward"):
         inner = dense(layer_norm(x, feed_forward["norm"], epsilon), feed_forward["inner"])
         # As a matrix: XLA's CPU gives each core a part of the first axis, which may be 1.
@@ -185,60 +196,59 @@ def _layer(
         return x + dense(gated, feed_forward["output"])
 
 
-def _attention(
+def _mix(
     params: Params,
     x: Float[Array, "b l d"],
-    inputs: EncoderInputs,
-    config: EncoderConfig,
     index: Int[Array, ""],
-    turns: Turns,
+    attention: _Attention,
+    config: EncoderConfig,
     keys: RowKeys | None,
-    kernel: AttentionKernel,
 ) -> Float[Array, "b l d"]:
+    """The attention of a layer, which its number makes a global or a local one."""
     alternating = config.alternating
     assert alternating is not None, "resolve_model sets it for this architecture"
-    mask, segments = inputs.attention_mask, inputs.segment_ids
-    is_global = index % alternating.global_every == 0
+    probability_keys = None if keys is None else fold(keys, "probabilities")
 
     def everywhere(query: Array, key: Array, value: Array) -> Array:
         return attend(
             query,
             key,
             value,
-            attention_mask=mask,
-            segment_ids=segments,
-            dropout_keys=None if keys is None else fold(keys, "probabilities"),
+            attention_mask=attention.mask,
+            segment_ids=attention.segments,
+            dropout_keys=probability_keys,
             dropout_rate=config.attention_dropout,
-            kernel=kernel,
+            kernel=attention.kernel,
         )
 
     def in_window(query: Array, key: Array, value: Array) -> Array:
-        # No dropout on the probabilities of a window: they are few.
         return local_attend(
             query,
             key,
             value,
-            attention_mask=mask,
-            segment_ids=segments,
+            attention_mask=attention.mask,
+            segment_ids=attention.segments,
             reach=alternating.local_reach,
-            kernel=kernel,
+            kernel=attention.kernel,
         )
+
+    is_global = index % alternating.global_every == 0
 
     def choose(query: Array, key: Array, value: Array) -> Array:
         return jax.lax.cond(is_global, everywhere, in_window, query, key, value)
 
     shape = (*x.shape[:2], 3, config.num_heads, config.head_size)
     query, key, value = jnp.moveaxis(dense(x, params["qkv"]).reshape(shape), 2, 0)
-    turn = jax.tree.map(lambda of_kind: of_kind[is_global.astype(jnp.int32)], turns)
-    query, key = (rotate(heads, turn) for heads in (query, key))
+    turns = jax.tree.map(lambda by_kind: by_kind[is_global.astype(jnp.int32)], attention.turns)
+    query, key = (rotate(heads, turns) for heads in (query, key))
     # What one branch keeps for the backward pass, the other would set aside in vain: so none keeps anything.
     mixed = jax.checkpoint(choose, prevent_cse=False)(query, key, value)
     mixed = dense(kept(mixed.reshape(x.shape)), params["output"])
     return dropout(mixed, None if keys is None else fold(keys, "attention"), config.attention_dropout)
 
 
-def _turns(config: EncoderConfig, length: int) -> Turns:
-    """Return the turns of local layers and, behind them, those of global ones."""
+def _turns_by_kind(config: EncoderConfig, length: int) -> Turns:
+    """Return the turns of local layers (0) and of global ones (1)."""
     assert config.alternating is not None
     local, everywhere = (
         turns_of(length, config.head_size, theta)

@@ -13,7 +13,8 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 Remat = Literal["none", "selective", "layer"]
-"""What the backward pass computes again: nothing; all but what is named ``kept``; whole layers."""
+"""What the backward pass computes again: nothing; all but what is named ``kept``; whole layers. Beside that,
+attention computes its scores again where ``heads.map_heads`` or a choice between two attentions says so."""
 
 _KEPT = "kept"
 
