@@ -13,7 +13,7 @@ from outlast.errors import StorageError
 from outlast.shards.manifest import Manifest, ShardEntry
 from outlast.storage import LocalStore
 from outlast.stream import ranges
-from outlast.stream.cache import ShardCache
+from outlast.stream.cache import CachedShard, ShardCache
 from support.datasets import write_counting_data
 
 LENGTHS = [[300, 70], [500], [33, 410], [260]]
@@ -162,6 +162,44 @@ def test_a_full_disk_is_said_with_the_way_out(
         cache.fetch(CountingStore(data[0]), entries(data[1])[0])
     assert "stream.cache_dir" in str(caught.value.remedy)
     assert names_in(tmp_path / "cache") == set()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_room_waits_for_a_shard_that_nobody_could_give_up_yet(
+    data: tuple[Path, Manifest], tmp_path: Path, caplog: pytest.LogCaptureFixture, was_there: bool
+) -> None:
+    """Between the end of a download, or a look at a file that is there, and the keeping of the shard."""
+    store, (first, second, *_) = CountingStore(data[0]), entries(data[1])
+    cache = ShardCache(tmp_path / "cache", max(first.size_bytes, second.size_bytes))
+    if was_there:
+        cache.fetch(store, first).release()
+    kept: list[CachedShard] = []
+    is_fetched, may_keep, has_waited = threading.Event(), threading.Event(), threading.Event()
+
+    def keep(shard: CachedShard) -> None:
+        is_fetched.set()
+        assert may_keep.wait(60)
+        kept.append(shard)
+
+    def release_one() -> bool:
+        if has_waited.is_set():
+            may_keep.set()  # asked a second time: the first answer was not the last
+        has_waited.set()
+        if not kept:
+            return False
+        kept.pop().release()
+        return True
+
+    ahead = threading.Thread(target=cache.fetch_ahead, args=(store, first, threading.Event(), keep))
+    ahead.start()
+    try:
+        assert is_fetched.wait(60)
+        cache.fetch(store, second, release_one)
+    finally:
+        may_keep.set()
+        ahead.join()
+    assert names_in(cache.folder) == {second.sha256}
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])

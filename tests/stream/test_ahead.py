@@ -1,10 +1,13 @@
 """Shards that are fetched before they are needed: in time, within the bounds, and nothing left behind."""
 
+import fcntl
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -225,13 +228,20 @@ def test_the_cache_keeps_to_its_bound_and_says_once_that_it_is_too_small(
 
 
 def size_of(folder: Path) -> int:
-    total = 0
-    for path in folder.iterdir() if folder.exists() else ():
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total
+    """Return the bytes in a cache folder: nothing takes room meanwhile, and what is renamed counts once."""
+    if not folder.exists():
+        return 0
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        sizes: dict[int, int] = {}
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                sizes[status.st_ino] = status.st_size
+        return sum(sizes.values())
+    finally:
+        os.close(descriptor)
 
 
 def test_what_one_reader_uses_another_does_not_evict(

@@ -33,6 +33,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
 _DIGEST_LENGTH = 64
 
+Keep = Callable[["CachedShard"], None]
+
+
+def _leave(_: "CachedShard") -> None:
+    """Keep nothing: the caller has the shard from what is returned."""
+
 
 class CachedShard:
     """A shard in the folder. It stays there until this is released or gone, or its process has ended.
@@ -64,12 +70,15 @@ class ShardCache:
         self.in_flight = InFlight()
         self._verified: set[str] = set()
         self._has_warned = False
-        self._under_way = 0
-        self._counting = threading.Lock()
+        self._handing = _HandingOver()
         self._make_folder()
 
     def fetch(
-        self, store: Store, entry: FileEntry, release_one: Callable[[], bool] | None = None
+        self,
+        store: Store,
+        entry: FileEntry,
+        release_one: Callable[[], bool] | None = None,
+        keep: Keep = _leave,
     ) -> CachedShard:
         """Return a shard, downloading and verifying it where it is not there yet.
 
@@ -78,6 +87,8 @@ class ShardCache:
             entry: what the manifest says of it.
             release_one: gives up one of the caller's shards, False where it has none to spare; called while
                 there is no room.
+            keep: puts the shard where the caller's ``release_one`` finds it. Whoever needs room at this
+                moment waits for it: a shard that nobody could give up would count as one in use.
 
         Raises:
             ShardError: the shard is missing or cut short; or the store's bytes fail the manifest's digest,
@@ -85,17 +96,19 @@ class ShardCache:
             StoreUnreachable: the store did not answer for its ``retry_seconds``.
             StorageError: the folder cannot be written.
         """
-        shard = self._fetch(store, entry, release_one or (lambda: False), None)
+        shard = self._fetch(store, entry, release_one or (lambda: False), None, keep)
         assert shard is not None, "only what is fetched ahead may find no room"
         return shard
 
-    def fetch_ahead(self, store: Store, entry: FileEntry, closing: threading.Event) -> CachedShard | None:
+    def fetch_ahead(
+        self, store: Store, entry: FileEntry, closing: threading.Event, keep: Keep = _leave
+    ) -> CachedShard | None:
         """Return a shard that is needed later, as ``fetch``; None where there is no room that nobody uses.
 
         Raises:
             Cancelled: ``closing`` was set.
         """
-        return self._fetch(store, entry, None, closing)
+        return self._fetch(store, entry, None, closing, keep)
 
     def _fetch(
         self,
@@ -103,20 +116,36 @@ class ShardCache:
         entry: FileEntry,
         release_one: Callable[[], bool] | None,
         closing: threading.Event | None,
+        keep: Keep,
+    ) -> CachedShard | None:
+        self._make_folder()  # again: somebody may clear the cache while a run goes on
+        try:
+            return self._fetch_until_there(store, entry, release_one, closing, keep)
+        finally:
+            self._handing.end()
+
+    def _fetch_until_there(
+        self,
+        store: Store,
+        entry: FileEntry,
+        release_one: Callable[[], bool] | None,
+        closing: threading.Event | None,
+        keep: Keep,
     ) -> CachedShard | None:
         path = self.folder / entry.sha256
-        self._make_folder()  # again: somebody may clear the cache while a run goes on
         while True:
             try:
+                self._handing.begin()
                 shard = self._use(path, entry)
                 if shard is not None:
+                    keep(shard)
                     return shard
+                self._handing.end()
                 with _owned(_part_of(path)) as part:
                     if part is not None and not path.exists():
-                        with self._room(part, entry.size_bytes, release_one) as has_room:
-                            if not has_room:
-                                return None
-                            self._download(store, entry, part, path, closing)
+                        if not self._make_room(part, entry.size_bytes, release_one):
+                            return None
+                        self._download(store, entry, part, path, closing)
             except OSError as error:
                 # A disk that is smaller than the limit: what nobody uses goes, then all is tried again.
                 is_full = error.errno in _FULL
@@ -197,24 +226,16 @@ class ShardCache:
             raise _explain(store, entry, error) from None
         return digest.hexdigest()
 
-    @contextmanager
-    def _room(
-        self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None
-    ) -> Generator[bool]:
+    def _make_room(self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None) -> bool:
         """Make room for a shard and let its file take its size, so that everybody who makes room counts it.
 
-        Yields whether there was room: a shard that is needed now gets it, whatever others use.
+        Return whether there was room: a shard that is needed now gets it, whatever others use.
         """
         while not self._take_room(part, size_bytes, release_one):
             if release_one is None:
-                yield False
-                return
+                return False
             time.sleep(_PAUSE_SECONDS)
-        try:
-            yield True
-        finally:
-            with self._counting:
-                self._under_way -= 1
+        return True
 
     def _take_room(self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None) -> bool:
         # One at a time, of all processes: the folder's own lock leaves nothing behind.
@@ -229,15 +250,15 @@ class ShardCache:
             while self._total_bytes() > max(limit, 0):
                 if release_one is None:
                     return False
-                if not release_one():
-                    if self._under_way:
-                        return False  # what is being fetched can be given up when it is there
+                quiet = self._handing.quiet()
+                has_released = release_one()
+                if not self._evict(limit) and not has_released:
+                    if quiet is None or self._handing.quiet() != quiet:
+                        return False  # what is being fetched can be given up when it is kept
                     self._warn_of_use()
                     break
-                self._evict(limit)
             part.truncate(size_bytes)
-            with self._counting:
-                self._under_way += 1
+            self._handing.begin()
             return True
         finally:
             os.close(folder)
@@ -295,6 +316,30 @@ class ShardCache:
             remedy="set stream.cache_dir to a folder with room that can be written, or lower "
             "stream.cache_bytes",
         )
+
+
+class _HandingOver:
+    """The threads that hold a shard's file and have not put it where it can be given up."""
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+        self._changes = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        with self._lock:
+            self._threads.add(threading.get_ident())
+            self._changes += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._threads.discard(threading.get_ident())
+            self._changes += 1
+
+    def quiet(self) -> int | None:
+        """Return a number that changes with every shard that is handed over; None while one is."""
+        with self._lock:
+            return None if self._threads else self._changes
 
 
 @lru_cache(maxsize=8)

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -80,6 +81,7 @@ class OpenFiles(Generic[T]):
         self._failures: dict[int, OutlastError] = {}
         self._verified: set[int] = set()
         self._locks = [threading.Lock() for _ in entries]
+        self._giving_up = threading.RLock()
         self.is_remote = bool(entries) and store.local_path(entries[0].name) is None
         self._most_open = _MOST_OPEN_REMOTE if self.is_remote else _MOST_OPEN
 
@@ -119,32 +121,42 @@ class OpenFiles(Generic[T]):
             if index in self._cached:
                 return True
             try:
-                shard = self._cache.fetch_ahead(self._store, self._entries[index], closing)
+                entry = self._entries[index]
+                shard = self._cache.fetch_ahead(self._store, entry, closing, self._keep(index))
             except OutlastError as error:
                 self._failures[index] = error
                 raise
-            if shard is None or closing.is_set():
+            if closing.is_set():
+                self._drop(index)  # nobody will ask for its release any more
                 return False
-            self._cached[index] = shard
-            return True
+            return shard is not None
 
     def release(self, kept: Container[int]) -> None:
         for index in list(self._cached):
             if index not in kept:
                 self._drop(index)
 
+    def _keep(self, index: int) -> Callable[[CachedShard], None]:
+        return partial(self._cached.__setitem__, index)
+
     def _drop(self, index: int) -> None:
-        self._held.pop(index, None)
-        shard = self._cached.pop(index, None)
-        if shard is not None:
-            shard.release()
+        with self._giving_up:
+            self._held.pop(index, None)
+            shard = self._cached.pop(index, None)
+            if shard is not None:
+                shard.release()
 
     def _release_one(self, wanted: int) -> bool:
-        """Give up what was fetched last and is not in use yet, or what was opened first."""
-        for index in [*(i for i in reversed(list(self._cached)) if i not in self._held), *list(self._held)]:
-            if index != wanted:
-                self._drop(index)
-                return True
+        """Give up what was fetched last and is not in use yet, or what was opened first.
+
+        Where this finds nothing, what others have been giving up is released, not only on its way.
+        """
+        with self._giving_up:
+            not_held = [index for index in reversed(list(self._cached)) if index not in self._held]
+            for index in [*not_held, *list(self._held)]:
+                if index != wanted:
+                    self._drop(index)
+                    return True
         return False
 
     @property
@@ -164,8 +176,8 @@ class OpenFiles(Generic[T]):
         while True:
             shard = self._cached.get(index)
             if shard is None:
-                shard = self._cache.fetch(self._store, entry, lambda: self._release_one(index))
-                self._cached[index] = shard
+                release_one = partial(self._release_one, index)
+                shard = self._cache.fetch(self._store, entry, release_one, self._keep(index))
             try:
                 return self._open_file(index, shard.path)
             except FileNotFoundError:
