@@ -14,8 +14,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
@@ -25,12 +25,11 @@ from outlast.errors import ObjectNotFound, ShardError, StorageError, StoreUnreac
 from outlast.logs import log
 from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
+from outlast.stream.cache_files import PART, PAUSE_SECONDS, HandingOver, delete_unused, is_at, owned, part_of
 from outlast.stream.ranges import Cancelled, InFlight, copy_in_order
 
 _ATTEMPTS = 3
-_PAUSE_SECONDS = 0.01
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_PART = ".part"
 _DIGEST_LENGTH = 64
 
 Keep = Callable[["CachedShard"], None]
@@ -70,7 +69,7 @@ class ShardCache:
         self.in_flight = InFlight()
         self._verified: set[str] = set()
         self._has_warned = False
-        self._handing = _HandingOver()
+        self._handing = HandingOver()
         self._make_folder()
 
     def fetch(
@@ -141,7 +140,7 @@ class ShardCache:
                     keep(shard)
                     return shard
                 self._handing.end()
-                with _owned(_part_of(path)) as part:
+                with owned(part_of(path)) as part:
                     if part is not None and not path.exists():
                         if not self._make_room(part, entry.size_bytes, release_one):
                             return None
@@ -161,7 +160,7 @@ class ShardCache:
         try:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_SH)
-            if _is_at(file, path):
+            if is_at(file, path):
                 if self._is_whole(file, entry):
                     with suppress(OSError):
                         os.utime(path)
@@ -192,7 +191,7 @@ class ShardCache:
                 os.fsync(part.fileno())
                 # Whatever appears under this name while this process lives has been verified by its writer.
                 self._verified.add(entry.sha256)
-                _part_of(path).replace(path)
+                part_of(path).replace(path)
                 return
         raise ShardError(
             "The shard's bytes fail the manifest's sha256.",
@@ -234,7 +233,7 @@ class ShardCache:
         while not self._take_room(part, size_bytes, release_one):
             if release_one is None:
                 return False
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
         return True
 
     def _take_room(self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None) -> bool:
@@ -242,9 +241,9 @@ class ShardCache:
         folder = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            for path in self.folder.glob("*" + _PART):
-                if not _is_at(part, path):
-                    _delete_unused(path)  # a dead process's
+            for path in self.folder.glob("*" + PART):
+                if not is_at(part, path):
+                    delete_unused(path)  # a dead process's
             limit = self.limit_bytes - size_bytes
             self._evict(limit)
             while self._total_bytes() > max(limit, 0):
@@ -285,7 +284,7 @@ class ShardCache:
         for _, size, path in sorted(files):
             if total <= limit_bytes:
                 break
-            if path.suffix != _PART and _delete_unused(path):
+            if path.suffix != PART and delete_unused(path):
                 total -= size
                 has_deleted = True
         return has_deleted
@@ -300,7 +299,7 @@ class ShardCache:
     def _files(self) -> list[Path]:
         """Return the shards in the folder, finished or not."""
         return [
-            path for path in self.folder.iterdir() if path.suffix == _PART or len(path.name) == _DIGEST_LENGTH
+            path for path in self.folder.iterdir() if path.suffix == PART or len(path.name) == _DIGEST_LENGTH
         ]
 
     def _make_folder(self) -> None:
@@ -318,30 +317,6 @@ class ShardCache:
         )
 
 
-class _HandingOver:
-    """The threads that hold a shard's file and have not put it where it can be given up."""
-
-    def __init__(self) -> None:
-        self._threads: set[int] = set()
-        self._changes = 0
-        self._lock = threading.Lock()
-
-    def begin(self) -> None:
-        with self._lock:
-            self._threads.add(threading.get_ident())
-            self._changes += 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._threads.discard(threading.get_ident())
-            self._changes += 1
-
-    def quiet(self) -> int | None:
-        """Return a number that changes with every shard that is handed over; None while one is."""
-        with self._lock:
-            return None if self._threads else self._changes
-
-
 @lru_cache(maxsize=8)
 def shared_cache(folder: Path, limit_bytes: int, verify: bool) -> ShardCache:
     """Return this process's one cache in a folder: it knows what has been verified and what is under way."""
@@ -351,55 +326,6 @@ def shared_cache(folder: Path, limit_bytes: int, verify: bool) -> ShardCache:
 def default_cache_folder() -> Path:
     """Return the user's cache folder for shards."""
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "outlast" / "shards"
-
-
-def _part_of(path: Path) -> Path:
-    return path.with_name(path.name + _PART)
-
-
-@contextmanager
-def _owned(path: Path) -> Generator[BinaryIO | None]:
-    """Open an unfinished file for the one process that may write it.
-
-    Yields None, after a pause, where another one writes it or has just finished. A file that was not renamed
-    is deleted.
-    """
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as part:
-        try:
-            # Not waited for in the kernel: once the file has its name, those who use it share this very lock.
-            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_PAUSE_SECONDS)
-            yield None
-            return
-        if not _is_at(part, path):
-            yield None
-            return
-        try:
-            yield part
-        finally:
-            if _is_at(part, path):
-                path.unlink(missing_ok=True)
-
-
-def _delete_unused(path: Path) -> bool:
-    """Delete a file of which nobody holds a lock; return whether it is gone."""
-    try:
-        with path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, path):
-                path.unlink(missing_ok=True)
-    except OSError as error:
-        return isinstance(error, FileNotFoundError)
-    return True
-
-
-def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Whether an open file is still the one that has this name."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _explain(store: Store, entry: FileEntry, error: StorageError) -> ShardError | StorageError:

@@ -1,0 +1,90 @@
+"""Whose a file of the cache folder is: locks between processes, and shards on their way between threads.
+
+In: paths in the folder. Out: an unfinished file to the one process that may write it, and what may be
+deleted. A lock is on the open file, never on its name, so each is checked to be still the file of that name.
+"""
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+PAUSE_SECONDS = 0.01
+PART = ".part"
+
+
+def part_of(path: Path) -> Path:
+    return path.with_name(path.name + PART)
+
+
+@contextmanager
+def owned(path: Path) -> Generator[BinaryIO | None]:
+    """Open an unfinished file for the one process that may write it.
+
+    Yields None, after a pause, where another one writes it or has just finished. A file that was not renamed
+    is deleted.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as part:
+        try:
+            # Not waited for in the kernel: once the file has its name, those who use it share this very lock.
+            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE_SECONDS)
+            yield None
+            return
+        if not is_at(part, path):
+            yield None
+            return
+        try:
+            yield part
+        finally:
+            if is_at(part, path):
+                path.unlink(missing_ok=True)
+
+
+def delete_unused(path: Path) -> bool:
+    """Delete a file of which nobody holds a lock; return whether it is gone."""
+    try:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_at(file, path):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return True
+
+
+def is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is still the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class HandingOver:
+    """The threads that hold a shard's file and have not put it where it can be given up."""
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+        self._changes = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        with self._lock:
+            self._threads.add(threading.get_ident())
+            self._changes += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._threads.discard(threading.get_ident())
+            self._changes += 1
+
+    def quiet(self) -> int | None:
+        """Return a number that changes with every shard that is handed over; None while one is."""
+        with self._lock:
+            return None if self._threads else self._changes
