@@ -74,11 +74,10 @@ def lowered(
         "input_ids": jax.ShapeDtypeStruct((2, length), jnp.int32),
         "attention_mask": jax.ShapeDtypeStruct((2, length), jnp.int8),
     }
-    traced = step.trace(state, batch)
     # From 0.11 on, jax asks which GPU a kernel is for, where there is none.
     gpu = jax.sharding.AbstractDevice("NVIDIA H200", 132, "gpu") if platform == "cuda" else None
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=gpu)):
-        return traced.lower(lowering_platforms=(platform,)).as_text()
+        return step.trace(state, batch).lower(lowering_platforms=(platform,)).as_text()
 
 
 # jax 0.12 says of Triton that a later version will not have it: docs/design/accelerators.md.
