@@ -5,6 +5,7 @@
 import json
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from outlast.shards.images.build import PackConfig, pack_images
+from outlast.shards.images.manifest import read_image_manifest, write_image_manifest
 from support.command_line import Run, settings
-from support.images import write_images
+from support.images import jpeg, write_images
 from support.pretrained import resnet_folder, small_resnet
 
 CLASSES = [f"class {number}" for number in range(10)]
@@ -119,6 +122,29 @@ def test_a_classifier_of_other_classes_is_made_anew_and_said(
     assert np.abs(found["classifier.1.weight"]).max() < 0.1, "drawn with a deviation of 0.01"
     refused = outlast("evaluate", tmp_path / "imported", *settings(data))
     refused.refused(2, "The model has 10 classes, the data set 12", "--initialize-from")
+
+
+def test_classes_of_other_names_are_said(recipe: Path, tmp_path: Path, outlast: Run) -> None:
+    for name in ("class", "kind"):
+        for number in range(10):
+            path = tmp_path / name / f"{name} {number}" / "x.jpg"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(jpeg(number))
+        sources = {split: str(tmp_path / name) for split in ("train", "validation")}
+        url = pack_images(sources, str(tmp_path / f"{name} set"), PackConfig(), num_processes=1)
+        done = outlast("evaluate", tmp_path / "imported", *settings(f"stream.manifest={url}"))
+        assert done.code == 0, done
+        assert ("other names: 0 is 'class 0' there and 'kind 0' here" in done.err) == (name == "kind")
+
+
+def test_a_manifest_of_too_many_classes_is_refused_before_anything_is_allocated(
+    recipe: Path, tmp_path: Path, outlast: Run
+) -> None:
+    manifest, store = read_image_manifest(str(tmp_path / "images" / "manifest.json"))
+    write_image_manifest(store, replace(manifest, num_classes=10**9))
+    refused = train(outlast, recipe, tmp_path / "run")
+    refused.refused(1, "would make 1000000000 classes of 10 images", "manifest.json")
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_does_not_fit_is_refused_with_the_way_out(

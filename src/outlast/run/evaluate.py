@@ -13,9 +13,9 @@ from outlast.config import apply_overrides
 from outlast.errors import ConfigError, ShardError
 from outlast.recipe import make_run_recipe
 from outlast.run.assemble import assemble_run
-from outlast.run.directory import RUN_NAME, read_recipe_tables, restore_run
+from outlast.run.directory import RUN_NAME, read_description, read_recipe_tables, restore_run
 from outlast.run.held_out import open_held_out
-from outlast.run.images import ImageParts
+from outlast.run.images import ImageParts, warn_of_classes
 from outlast.run.parts import Parts, RunParts
 from outlast.storage import open_store
 from outlast.training.compilation_cache import use_compilation_cache
@@ -58,7 +58,10 @@ def _evaluator(parts: RunParts) -> Callable[[Restored], dict[str, Any]]:
     held_out = open_held_out(parts)
     if held_out is None:
         raise ShardError(
-            "The data set has no held-out split.", remedy="prepare it with corpus.validation_fraction > 0"
+            "The data set has no held-out split.",
+            remedy="name one when the data set is made: --validation SRC"
+            if isinstance(parts, ImageParts)
+            else "prepare it with corpus.validation_fraction > 0",
         )
 
     def evaluate_checkpoint(restored: Restored) -> dict[str, Any]:
@@ -87,6 +90,7 @@ def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[RunParts, Re
     restored = restore_run(store)
     if isinstance(parts, ImageParts):
         _check_classes(restored, parts, run_dir)
+        warn_of_classes(read_description(store).get("classes"), parts.stream.manifest.classes)
     if not isinstance(parts, Parts):
         return parts, restored
     made_with = restored.commit.identity["data"]["tokenizer"]

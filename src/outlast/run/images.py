@@ -4,6 +4,7 @@ In: an ``ImageRecipe`` and its data set, or the run directory of such a run. Out
 pictures, its description, its artifact. The loop, the checkpoints and the metrics are those of text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import jax.numpy as jnp
 
 from outlast.checkpoint.restore import Restored
 from outlast.config import build, to_dict
+from outlast.logs import log
 from outlast.models.resnet_config import ResNetConfig, resolve_resnet
 from outlast.objectives.classify import ClassifyObjective
 from outlast.recipe import ImageRecipe, in_steps
 from outlast.run.parts import RunParts
+from outlast.shards.images.manifest import check_num_classes
 from outlast.storage import split_url
 from outlast.stream.images.loader import ImageStream
+from outlast.stream.sources import manifest_url
 from outlast.training.evaluate_sources import HeldOutSource
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.phase_plan import Phase
@@ -44,6 +48,7 @@ class ImageParts(RunParts):
 def assemble_images(recipe: ImageRecipe) -> ImageParts:
     """Check a recipe against its data and make the parts of the run. Raises ConfigError, ShardError."""
     stream = ImageStream(recipe.stream, seed=recipe.training.seed)
+    check_num_classes(stream.manifest, where=manifest_url(recipe.stream))
     recipe = in_steps(recipe, stream.num_examples)
     model = resolve_resnet(recipe.model, num_classes=stream.manifest.num_classes)
     objective = ClassifyObjective(
@@ -111,6 +116,23 @@ def describe_images(parts: ImageParts) -> dict[str, Any]:
     name = split_url(recipe["stream"]["manifest"])[1]
     recipe["stream"]["manifest"] = f"{parts.stream.store.url}/{name}"
     return {"recipe": recipe, "classes": parts.stream.manifest.classes}
+
+
+def warn_of_classes(of_model: Sequence[str] | None, of_data: Sequence[str] | None) -> None:
+    """Say where the classifier of a model calls a class otherwise than the data do: equal numbers of classes
+    do not show that the classes are the same, nor in the same order. A model may have more names than the
+    data, and the other way round.
+    """
+    for number, (there, here) in enumerate(zip(of_model or (), of_data or (), strict=False)):
+        if there != here:
+            log.warning(
+                "the model's classifier is taken, though the data's classes have other names: %d is %r there "
+                "and %r here",
+                number,
+                there,
+                here,
+            )
+            return
 
 
 def export_images(

@@ -12,7 +12,7 @@ from outlast.logs import log
 from outlast.models.params import Params, flatten, unflatten
 from outlast.models.resnet import CLASSIFIER
 from outlast.run.directory import PARAMS_PREFIX, STATE_PREFIX, read_description
-from outlast.run.images import ImageParts
+from outlast.run.images import ImageParts, warn_of_classes
 from outlast.run.parts import RunParts
 from outlast.storage import open_store
 from outlast.training.identity import Identity
@@ -75,16 +75,8 @@ def _with_images(
             former,
             manifest.num_classes,
         )
-    elif classes and manifest.classes and list(classes) != list(manifest.classes):
-        first = next(
-            n for n, pair in enumerate(zip(classes, manifest.classes, strict=False)) if pair[0] != pair[1]
-        )
-        log.warning(
-            "its classifier is taken, though its classes have other names: %d is %r there and %r here",
-            first,
-            classes[first],
-            manifest.classes[first],
-        )
+    else:
+        warn_of_classes(classes, manifest.classes)
     _warn_of_differences(restored.commit.identity, parts)
     return state._replace(
         params=_fitting(found, state.params, run_dir),

@@ -88,7 +88,9 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
         )
     agreed = plan.get("versions")
     if not isinstance(agreed, dict):
-        raise ShardError("The plan names no versions.", where=where, remedy="delete it and prepare again")
+        raise ShardError(
+            "The plan names no versions.", where=where, remedy="delete it and give the same line again"
+        )
     return cast(dict[str, str], agreed)
 
 
@@ -106,6 +108,11 @@ def write_record(store: Store, record: Record) -> None:
     """Mark a piece as finished. Only after its shards are in place."""
     document = {"format": _RECORD_FORMAT, "version": _VERSION, **asdict(cast(Any, record))}
     store.replace(_record_name(record.piece), [_json(document)])
+
+
+def withdraw_record(store: Store, piece: int) -> None:
+    """Mark a piece as not finished any more: the next run builds it again."""
+    store.delete(_record_name(piece))
 
 
 def finished_pieces(store: Store) -> set[int]:
@@ -132,7 +139,7 @@ def read_record_as(cls: type[R], store: Store, piece: int) -> R:
         raise ShardError(
             f"The record is damaged: {error.errors()[0]['msg']}",
             where=where,
-            remedy="delete it and prepare again",
+            remedy="delete it and give the same line again",
         ) from None
 
 
@@ -193,7 +200,7 @@ def _parse(content: bytes, kind: str, where: str) -> dict[str, Any]:
         document: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ShardError(
-            f"The file is not JSON: {error}", where=where, remedy="delete it and prepare again"
+            f"The file is not JSON: {error}", where=where, remedy="delete it and give the same line again"
         ) from None
     fields = cast(dict[str, Any], document) if isinstance(document, dict) else {}
     if (fields.get("format"), fields.get("version")) != (kind, _VERSION):

@@ -31,7 +31,10 @@ VERSION = 1
 MANIFEST_NAME = "manifest.json"
 PAIR_BYTES = 17
 """A row of a pair table (docs/formats/pair_table.md)."""
-_REMEDY = "restore the file, or delete it and run `outlast prepare` again: it writes the same bytes"
+_REMEDY = (
+    "restore the file, or delete it and give the line that made the data set again (`outlast prepare`, "
+    "`outlast shards ...`): it writes the same bytes"
+)
 
 _MOST_BYTES = 2**50
 _ROLES = {"pad", "unk", "cls", "sep", "mask"}
@@ -238,7 +241,8 @@ def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
         raise ShardError(
             "There is no manifest.",
             where=url,
-            remedy="run `outlast prepare RUN.toml --out DIR` and name DIR/manifest.json",
+            remedy="name the manifest.json of a data set: `outlast prepare RUN.toml --out DIR` makes one of "
+            "text, `outlast shards import` and `outlast shards images` make one of images",
         ) from None
 
 

@@ -18,6 +18,7 @@ PART = ".part"
 
 
 def part_of(path: Path) -> Path:
+    """Return where a shard is written until it has its name."""
     return path.with_name(path.name + PART)
 
 

@@ -195,6 +195,9 @@ def test_what_of_a_saved_data_set_is_refused(saved: Path, tmp_path: Path) -> Non
         ("list.csv", "image,label\n/etc/passwd,1\n", "outside the folder"),
         ("list.csv", "image,label\nnone.jpg,1\n", "no file 'none.jpg'"),
         ("list.csv", "image,label\n", "list is empty"),
+        ("list.csv", "image,label\nbird/deep0/000.JPG, -1\n", "label is -1"),
+        ("list.csv", "image,label\nbird/deep0/000.JPG,5000000000\n", "label is 5000000000"),
+        ("list.csv", "image,label\nbird/deep0/000.JPG,65536\n", "65537 classes of 1 images"),
         ("list.jsonl", "{}\n", "line has no image or no label"),
         ("list.jsonl", "{\n", "cannot be read"),
         ("list.jsonl", "[" * 5000, "cannot be read"),
@@ -210,6 +213,94 @@ def test_what_is_no_list_is_refused(
         pack(folder / name, tmp_path / "out")
     assert caught.value.where is not None
     assert name in caught.value.where
+
+
+def test_labels_are_all_numbers_or_all_names(folder: Path, tmp_path: Path) -> None:
+    """A single stray label would otherwise make names of all, sorted as text: 10 before 2."""
+    path, other = folder / "list.csv", folder / "other.jsonl"
+    names = [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*.JPG"))]
+
+    def labelled(labels: list[str]) -> None:
+        rows = (f"{name},{label}\n" for name, label in zip(names, labels, strict=True))
+        path.write_text("image,label\n" + "".join(rows))
+
+    numbers = [str(number) for number in range(COUNT)]
+    labelled([*numbers[:5], "5 ", *numbers[6:]])
+    url = pack(path, tmp_path / "out")
+    manifest, _ = read_image_manifest(url)
+    assert (manifest.classes, manifest.num_classes) == (None, COUNT)
+    assert sorted(packed(url).values()) == list(range(COUNT))
+    labelled([*numbers[:5], "five", *numbers[6:]])
+    with pytest.raises(CorpusError, match="'five' is a name, but 29 labels are numbers") as caught:
+        pack(path, tmp_path / "none")
+    assert caught.value.where == f"{path}, line 7"
+    labelled(["cat"] * COUNT)
+    other.write_text(json.dumps({"image": names[0], "label": 3}))
+    sources = {"train": str(path), "validation": str(other)}
+    with pytest.raises(CorpusError, match="3 is a number, but 30 labels are names") as caught:
+        pack_images(sources, str(tmp_path / "none"), PackConfig(), num_processes=1)
+    assert caught.value.where == f"{other}, line 1"
+
+
+def test_other_names_of_the_same_numbers_are_another_build(folder: Path, tmp_path: Path) -> None:
+    path = folder / "list.csv"
+    for name in ("cat", "dog"):
+        path.write_text(f"image,label\nbird/deep0/000.JPG,{name}\n")
+        if name == "cat":
+            pack(path, tmp_path / "out")
+    with pytest.raises(ShardError, match="another corpus or configuration"):
+        pack(path, tmp_path / "out")
+
+
+def test_a_listed_image_without_a_suffix_is_of_the_type_of_its_bytes(folder: Path, tmp_path: Path) -> None:
+    (folder / "photograph").write_bytes(jpeg(1))
+    (folder / "list.csv").write_text("image,label\nphotograph,4\n")
+    assert packed(pack(folder / "list.csv", tmp_path / "out")) == {jpeg(1): 4}
+    with tarfile.open(tmp_path / "out" / "train-000000.tar") as tar:
+        assert tar.getnames() == ["000000000.jpg", "000000000.cls"]
+
+
+def write_parquet(path: Path, labels: list[Any], names: list[str] | None = None) -> str:
+    """Write a table of pictures as Hugging Face has them; return its path."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    images = [{"bytes": jpeg(n), "path": None} for n in range(len(labels))]
+    features = {"label": {"names": names, "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})} if names else None
+    table = arrow.table({"image": images, "label": labels}).replace_schema_metadata(metadata)
+    parquet.write_table(table, path)
+    return str(path)
+
+
+def test_tables_agree_about_the_names_of_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train = write_parquet(tmp_path / "train.parquet", [0, 1], ["cat", "dog"])
+    out = str(tmp_path / "out")
+    for other in (["dog", "cat"], ["cat"], ["cat", "dog", "cow"]):
+        held_out = write_parquet(tmp_path / "held_out.parquet", [0], other)
+        with pytest.raises(CorpusError, match=f"in {train}") as caught:
+            pack_images({"train": train, "validation": held_out}, out, PackConfig(), num_processes=1)
+        assert caught.value.where == held_out
+    nameless = write_parquet(tmp_path / "nameless.parquet", [1])
+    url = pack_images({"train": train, "validation": nameless}, out, PackConfig(), num_processes=1)
+    assert read_image_manifest(url)[0].classes == ("cat", "dog"), "not lost in the split without names"
+    assert any(nameless in message and "taken as those of" in message for message in caplog.messages)
+    write_parquet(tmp_path / "train.parquet", [0, 1], ["cow", "dog"])
+    with pytest.raises(ShardError, match="another corpus or configuration"):
+        pack_images({"train": train, "validation": nameless}, out, PackConfig(), num_processes=1)
+
+
+def test_labels_of_tables_are_numbers(tmp_path: Path) -> None:
+    for labels, message in (
+        (["cat", "dog"], "column `label` holds string"),
+        ([0.0, 1.0], "column `label` holds double"),
+        ([1, None], "The image has no label"),
+        ([1, -1], "The image has the label -1"),
+        ([1, 2**30], "1073741825 classes of 2 images"),
+    ):
+        path = write_parquet(tmp_path / "x.parquet", labels)
+        with pytest.raises(OutlastError, match=message) as caught:
+            pack(Path(path), tmp_path / message.replace(" ", "_"))
+        assert caught.value.where is not None
+        assert f"x.parquet{'' if 'column' in message else ', row 1'}" in caught.value.where
 
 
 def test_what_is_no_folder_of_classes_is_refused(folder: Path, tmp_path: Path) -> None:

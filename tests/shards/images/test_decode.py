@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from outlast.shards.images import decode
 from outlast.shards.images.decode import (
     Box,
     Pixels,
@@ -131,6 +132,51 @@ def test_pixels_are_capped_before_anything_is_decoded() -> None:
     bomb = bytearray(encoded(picture(1, 40, 30), "PPM"))
     with pytest.raises(Undecodable):
         whole(bytes(bomb.replace(b"40 30", b"60000 60000")))
+
+
+def test_the_cap_is_ours_also_where_pillow_has_a_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+    content = encoded(picture(1, 40, 30), "PNG")
+    assert whole(content, max_pixels=1200).shape == (30, 40, 3)
+    with pytest.raises(Undecodable, match=r"more than stream\.images\.max_pixels"):
+        whole(content, max_pixels=1199)
+
+
+@pytest.mark.parametrize(("kind", "step"), [("PNG", 1), ("TIFF", 1), ("TIFF", -1), ("PPM", 1)])
+def test_16_bits_of_grey_are_converted_as_pillow_does_and_said_once(
+    kind: str, step: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    dark = (np.arange(1200, dtype=np.uint16) % 256).reshape(30, 40)
+    decode._warn_of_white.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    order = "<u2" if step > 0 else ">u2"
+    assert np.array_equal(whole(encoded(dark.astype(order), kind))[..., 1], dark)
+    assert caplog.messages == [], "nothing is lost"
+    for _ in range(2):
+        bright = whole(encoded((dark * 256).astype(order), kind))
+        assert np.array_equal(bright[..., 1], np.where(dark, 255, 0))
+    assert ["above 255 are white" in message for message in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_pictures_without_a_known_scale_are_undecodable(dtype: str) -> None:
+    content = encoded(picture(1)[..., 0].astype(dtype), "TIFF")
+    with pytest.raises(Undecodable, match="convert it to 8 bits"):
+        whole(content)
+
+
+def test_bytes_between_segments_do_not_hide_the_orientation() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = jpeg(5, 48, 32, exif=exif)
+    behind_exif = 4 + int.from_bytes(content[4:6], "big")
+    stray = content[:behind_exif] + b"\0\0\0" + content[behind_exif:]
+    assert np.array_equal(whole(stray), whole(content))
+
+
+def test_a_reason_is_the_same_in_every_run() -> None:
+    with pytest.raises(Undecodable) as caught:
+        whole(b"no picture at all")
+    assert str(caught.value) == "cannot identify its format: it begins with b'no pictu'"
 
 
 def test_resizing_is_bilinear_and_far_shrinking_takes_means() -> None:

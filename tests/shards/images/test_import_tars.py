@@ -1,6 +1,7 @@
 """Existing tars become a data set: indexed where they lie, copied otherwise, found again after a kill."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from outlast.errors import ConfigError, OutlastError, ShardError
 from outlast.shards.images.import_tars import import_tars
 from outlast.shards.images.index import open_index, read_index
-from outlast.shards.images.manifest import parse_image_manifest, read_image_manifest
+from outlast.shards.images.manifest import check_num_classes, parse_image_manifest, read_image_manifest
 from outlast.shards.images.records import FieldRules
 from outlast.shards.images.verify import verify_images
 from outlast.shards.manifest import read_manifest
@@ -127,6 +128,38 @@ def test_what_cannot_be_imported_says_so(tars: Path, tmp_path: Path) -> None:
     empty = write_tar(tmp_path / "empty.tar", [("README", b"")])
     with pytest.raises(ShardError, match="no example"):
         import_tars({"train": [str(empty)]}, str(tmp_path / "none"), FieldRules(), num_processes=1)
+
+
+@pytest.mark.parametrize("names", [("x", "x.tar"), ("x.index.safetensors", "x.tar"), ("plan.json",)])
+def test_a_tar_takes_no_name_that_the_data_set_needs(names: tuple[str, ...], tmp_path: Path) -> None:
+    tars = [str(write_tar(tmp_path / name, files(0, 1))) for name in names]
+    with pytest.raises(ConfigError, match="is taken"):
+        import_tars({"train": tars}, str(tmp_path / "out"), FieldRules(), num_processes=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_label_far_beyond_the_images_is_refused_until_it_is_repaired(tmp_path: Path) -> None:
+    def run(label: int) -> str:
+        content = [("a.jpg", jpeg(1)), ("a.cls", str(label).encode())]
+        splits = {"train": [str(write_tar(tmp_path / "t.tar", content)), str(good)]}
+        return import_tars(splits, str(tmp_path), FieldRules(), num_processes=1)
+
+    good = write_tar(tmp_path / "good.tar", files(1, 3))
+    for label in (10**9, 2**16):
+        with pytest.raises(
+            ShardError, match=f"label {label} would make {label + 1} classes of 4 im"
+        ) as caught:
+            run(label)
+        assert caught.value.where == "t.tar, byte 512, 'a', of the split train"
+        assert not (tmp_path / "manifest.json").exists()
+    assert (tmp_path / "done" / "00001.json").exists(), "the other tar is not read again"
+    url = run(21_840)
+    manifest, _ = read_image_manifest(url)
+    assert manifest.num_classes == 21_841, "a sample keeps the labels of the whole"
+    assert verify_images(url) == []
+    with pytest.raises(ShardError, match="would make 70000 classes of 4 images"):
+        check_num_classes(replace(manifest, num_classes=70_000), where=url)
+    check_num_classes(replace(manifest, num_classes=3, classes=("a", "b", "c")), where=url)
 
 
 def test_real_tars_of_gnu_tar(test_data: Path, tmp_path: Path) -> None:

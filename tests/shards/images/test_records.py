@@ -28,6 +28,9 @@ def examples(
     [
         ("0001.jpg", ("0001", "jpg")),
         ("./a/b.c/0001.seg.PNG", ("a/b.c/0001", "seg.png")),
+        (".//a.jpg", ("a", "jpg")),
+        ("././/./a/b.jpg", ("a/b", "jpg")),
+        (".//__x__/b.jpg", None),
         ("a.b/noext", None),
         (".hidden.jpg", None),
         ("__key__", None),

@@ -228,6 +228,14 @@ def test_pixels_are_upright_and_shrunk_once() -> None:
     assert RawPixels(short_side=10, max_pixels=MANY).convert(encoded(picture(1, 900, 3), "PNG")) is not None
 
 
+def test_a_name_with_slashes_in_front_is_readable_again(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "t.tar", [(".//a.jpg", jpeg(1)), (".//a.cls", b"1")])
+    source = import_tars({"train": [str(path)]}, str(tmp_path / "src"), FieldRules(), num_processes=1)
+    url = repack(source, tmp_path / "out", "pixels", PIXELS)
+    assert [*members(tmp_path / "out" / "t.tar")] == ["a.ppm", "a.cls"]
+    assert verify_images(repack(url, tmp_path / "again", "pixels", PIXELS)) == []
+
+
 def test_pixels_of_real_files(test_data: Path) -> None:
     folder = test_data / "awkward"
     images: dict[str, Any] = json.loads((folder / "MANIFEST.json").read_text())["images"]

@@ -164,7 +164,8 @@ def test_a_replaced_row_is_the_same_after_a_resume_and_with_any_threads(broken: 
 
 def test_too_many_undecodable_images_stop_the_run(broken: str) -> None:
     stream = make_stream(broken, max_undecodable=0.03)
-    with pytest.raises(ShardError, match=r"2 of 64 images could not be decoded") as caught:
+    # The second one stops it; threads that are at work may have found more by then.
+    with pytest.raises(ShardError, match=r"[2-9] of 64 images could not be decoded") as caught:
         take(stream, 0, 6)
     assert "shard-0000" in str(caught.value.where)
     assert "stream.images.max_undecodable" in str(caught.value)

@@ -13,10 +13,10 @@ from outlast.errors import CorpusError
 from outlast.logs import format_count, log
 from outlast.shards.build import agree_on_plan, write_record
 from outlast.shards.images.manifest import write_image_manifest
-from outlast.shards.images.record import ImageRecord, make_image_manifest
+from outlast.shards.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
 from outlast.shards.images.records import MOST_IMAGE_BYTES, MOST_LABEL, OnBad
 from outlast.shards.images.sources import Share, plan_shards
-from outlast.shards.images.tables import read_rows
+from outlast.shards.images.tables import image_type, read_rows
 from outlast.shards.images.tar_writer import ImageShardWriter
 from outlast.shards.manifest import MANIFEST_NAME
 from outlast.shards.pieces import run_pieces
@@ -96,6 +96,7 @@ def pack_images(
         record_type=ImageRecord,
         counted=("images", "B", ""),
     )
+    refuse_stray_labels(store, records, plan.classes)
     if count := sum(record.bad_examples for record in records):
         log.warning("%d images were left out: empty, of no known type or without a label", count)
     provenance = {"images": identity, "ignored_files": plan.ignored_files, "versions": versions}
@@ -112,7 +113,7 @@ class ImagePacker:
 
     def build(self, piece: Share, count: Count) -> ImageRecord:
         """Write a shard, its index and its record. Raises CorpusError, StorageError."""
-        num_bad = 0
+        num_bad, most_label, most_label_place = 0, -1, ""
         with ImageShardWriter(piece.first_number, spool_folder=self.store.local_path(".")) as writer:
             for image, suffix, label, place in _images(piece):
                 problem = _find_problem(image, suffix, label)
@@ -125,6 +126,9 @@ class ImagePacker:
                 if problem:
                     num_bad += 1
                     continue
+                assert label is not None
+                if label > most_label:
+                    most_label, most_label_place = label, Path(place).name
                 writer.add(image, suffix, label)
                 count(1, len(image), 0)
             examples = writer.examples
@@ -134,7 +138,8 @@ class ImagePacker:
             piece=piece.piece,
             split=piece.split,
             shard=shard,
-            most_label=max((example.label for example in examples), default=-1),
+            most_label=most_label,
+            most_label_place=most_label_place,
             image_bytes=sum(example.size_bytes for example in examples),
             bad_examples=num_bad,
         )
@@ -142,7 +147,7 @@ class ImagePacker:
         return record
 
 
-def _images(share: Share) -> Iterator[tuple[bytes, str, int, str]]:
+def _images(share: Share) -> Iterator[tuple[bytes, str, int | None, str]]:
     """Yield bytes, type, label and place of each image. Raises CorpusError."""
     if share.table:
         yield from read_rows(Path(share.table), share.first_row, share.stop_row)
@@ -160,14 +165,17 @@ def _images(share: Share) -> Iterator[tuple[bytes, str, int, str]]:
                 expected=f"{image.size_bytes}, as when the build began",
                 remedy="build when nobody writes to the images",
             )
-        yield content, path.suffix.lower().removeprefix("."), image.label, image.path
+        suffix = path.suffix.lower().removeprefix(".") or image_type(content)
+        yield content, suffix, image.label, image.path
 
 
-def _find_problem(image: bytes, suffix: str, label: int) -> str | None:
+def _find_problem(image: bytes, suffix: str, label: int | None) -> str | None:
     if not 0 < len(image) <= MOST_IMAGE_BYTES:
         return f"has {len(image)} bytes"
     if not suffix:
         return f"is of no known type: it begins with {image[:8]!r}"
+    if label is None:
+        return "has no label"
     if not 0 <= label <= MOST_LABEL:
         return f"has the label {label}"
     return None

@@ -3,7 +3,8 @@
 In: the bytes of an image file. Out: a ``Picture`` that knows its size, and regions of it as uint8 arrays of
 shape (height, width, 3), RGB, upright by the Exif orientation of a JPEG. Baseline and progressive JPEGs of
 one or three components are read by libjpeg-turbo, shrunk while decoding where less is wanted; everything
-else, and whatever libjpeg-turbo only reads with a warning, by Pillow, whose word is final. Nothing larger
+else, and whatever libjpeg-turbo only reads with a warning, by Pillow, whose word is final, save for pictures
+of floats or of 32-bit integers: no scale of theirs is known, so they count as undecodable. Nothing larger
 than the cap on pixels is decoded. All of it gives up Python's lock, so threads decode side by side.
 
 The bytes of a region do not depend on the processor's vector units: libjpeg-turbo's accurate transform and
@@ -22,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.shards.images.jpeg import JpegHead, read_head
+from outlast.logs import log
+from outlast.shards.images.jpeg import JpegHead, exif_orientation, read_head
 from outlast.shards.images.tiles import Cut, read_tiles
 
 Pixels = NDArray[np.uint8]
@@ -33,6 +35,8 @@ _KEPT_BYTES = 2**24
 """The largest decoded picture for which a thread keeps its memory."""
 _SHRINK_FROM = 3
 """From this ratio on a bilinear resize leaves out too much: boxes of pixels are averaged first."""
+_DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+"""Pillow's modes of a single channel with more than 8 bits."""
 _RAW_HEADER = re.compile(rb"P6\s([0-9]{1,10})\s([0-9]{1,10})\s255\s")
 _MOST_HEADER_BYTES = 32
 
@@ -85,7 +89,7 @@ def open_picture(content: memoryview, *, max_pixels: int) -> Picture:
             return _RawPicture(content, begin, width, height)
     head = read_head(content)
     if head is None or not head.is_plain:
-        return _PillowPicture(content, head.orientation if head else 1, max_pixels)
+        return _PillowPicture(content, head, max_pixels)
     _check_pixels(head.width, head.height, max_pixels)
     return _JpegPicture(content, head, max_pixels)
 
@@ -145,7 +149,7 @@ class _JpegPicture(Picture):
         try:
             decoded = self._decode(stored, scale)
         except ValueError:
-            picture = _PillowPicture(self.content, self.head.orientation, self.max_pixels)
+            picture = _PillowPicture(self.content, self.head, self.max_pixels)
             return picture.region(box, width, height)
         return _side_by_side(_upright(decoded, self.head.orientation))
 
@@ -194,19 +198,28 @@ class _RawPicture(Picture):
 
 
 class _PillowPicture(Picture):
-    def __init__(self, content: memoryview, orientation: int, max_pixels: int) -> None:
-        from PIL import Image
+    def __init__(self, content: memoryview, head: JpegHead | None, max_pixels: int) -> None:
+        from PIL import Image, UnidentifiedImageError
 
         _register_formats()
+        _raise_pillows_cap(max_pixels)
+        orientation = head.orientation if head else 1
         try:
             with Image.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
                 _check_pixels(*image.size, max_pixels)
+                _check_depth(image)
                 image.load()
+                if image.mode in _DEEP and np.asarray(image).max() > 255:
+                    _warn_of_white()
+                if head is None and image.format in ("JPEG", "MPO"):
+                    orientation = exif_orientation(image.info.get("exif", b""))
                 if image.mode == "P" and "transparency" in image.info:
                     image = image.convert("RGBA")
                 pixels: Pixels = np.asarray(image.convert("RGB"))
         except (Undecodable, MemoryError):
             raise
+        except UnidentifiedImageError:  # its text has the address of an object, another one in every run
+            raise Undecodable(f"cannot identify its format: it begins with {bytes(content[:8])!r}") from None
         except Exception as error:  # the readers of a dozen formats raise whatever they meet
             raise Undecodable(f"{type(error).__name__}: {error}") from None
         self._pixels = _upright(pixels, orientation)
@@ -223,6 +236,34 @@ def _register_formats() -> None:
     """Let Pillow know the formats that it does not know from the start."""
     for name in ("TiffImagePlugin", "WebPImagePlugin", "TgaImagePlugin", "SgiImagePlugin"):
         import_module(f"PIL.{name}")
+
+
+def _raise_pillows_cap(max_pixels: int) -> None:
+    """Let Pillow read what our own cap allows: above its cap it warns, above twice its cap it refuses."""
+    from PIL import Image
+
+    with _pillow:
+        if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
+            Image.MAX_IMAGE_PIXELS = max_pixels
+
+
+def _check_depth(image: Any) -> None:
+    """Check that there is a scale from a picture's values to those of 8 bits. Raises Undecodable.
+
+    Of one channel with 16 bits there is: Pillow's, that of PNG and PGM files among them (which some of its
+    versions read as "I"). Others come without: white may be 1, or 4095.
+    """
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+        kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
+        raise Undecodable(f"its pixels are {kind}, of which nobody knows what is white: convert it to 8 bits")
+
+
+@lru_cache(maxsize=1)
+def _warn_of_white() -> None:
+    log.warning(
+        "a grey picture of 16 bits is taken as Pillow converts it to RGB: all values above 255 are white; "
+        "convert such pictures to 8 bits (docs/guides/images.md)"
+    )
 
 
 def _scaled(length: int, scale: int) -> int:
@@ -264,6 +305,7 @@ def _stored(box: Box, picture: _JpegPicture, scale: int) -> Box:
     return Box(top, left, height, width) if picture.head.is_turned else Box(left, top, width, height)
 
 
+_pillow = threading.Lock()
 _threads = threading.local()
 
 

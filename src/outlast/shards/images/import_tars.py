@@ -19,11 +19,11 @@ import pydantic
 from outlast import __version__
 from outlast.errors import ConfigError, ObjectNotFound, ShardError, StorageError
 from outlast.logs import format_count, log
-from outlast.shards.build import agree_on_plan, write_record
+from outlast.shards.build import PLAN_NAME, agree_on_plan, write_record
 from outlast.shards.images.braces import expand_braces
 from outlast.shards.images.index import index_name, write_index
 from outlast.shards.images.manifest import ImageShardEntry, write_image_manifest
-from outlast.shards.images.record import ImageRecord, make_image_manifest
+from outlast.shards.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
 from outlast.shards.images.records import FieldRules, Tally, read_examples
 from outlast.shards.images.tar import read_members
 from outlast.shards.manifest import MANIFEST_NAME, Name
@@ -106,6 +106,7 @@ def import_tars(
         record_type=ImageRecord,
         counted=("images", "B", ""),
     )
+    refuse_stray_labels(store, records, None)
     for name in ("ignored_files", "bad_examples"):
         if count := sum(getattr(record, name) for record in records):
             log.warning("%d %s were left out", count, name.replace("_", " "))
@@ -118,24 +119,37 @@ def _plan(tars: Mapping[str, Sequence[str]]) -> list[TarPiece]:
     urls = [(split, url) for split in _SPLITS for text in tars.get(split, ()) for url in expand_braces(text)]
     if not urls:
         raise ConfigError("No tar is named.", expected="outlast shards import TAR... --out DIR")
-    places: dict[str, str] = {}
+    taken: dict[str, str] = {}
     pieces: list[TarPiece] = []
     for number, (split, url) in enumerate(urls):
         folder, name = split_url(url)
         _check_name(name, url)
-        if name in places:
-            raise ConfigError(
-                f"Two tars have the name {name!r}; the second is {url}.",
-                where=places[name],
-                remedy="rename one of them: all lie in one folder in the end",
-            )
-        places[name] = url
+        _take_names(name, url, taken)
         try:
             size_bytes = open_store(folder).size_bytes(name)
         except ObjectNotFound:
             raise ShardError("There is no such tar.", where=url, remedy="check the path") from None
         pieces.append(TarPiece(piece=number, split=split, url=url, size_bytes=size_bytes))
     return pieces
+
+
+def _take_names(name: str, url: str, taken: dict[str, str]) -> None:
+    """Add the names of a tar and its index to those that are taken. Raises ConfigError where one is."""
+    if name in taken:
+        raise ConfigError(
+            f"Two tars have the name {name!r}; the second is {url}.",
+            where=taken[name],
+            remedy="rename one of them: all lie in one folder in the end",
+        )
+    for own in (name, index_name(name)):
+        if own in taken or own in (MANIFEST_NAME, PLAN_NAME):
+            raise ConfigError(
+                f"The tar and its index would be {name!r} and {index_name(name)!r}, but {own!r} is taken.",
+                where=url,
+                expected=f"names besides those of {taken.get(own, 'the data set itself')}",
+                remedy="rename the tar: all lie in one folder in the end",
+            )
+        taken[own] = url
 
 
 def _check_name(name: str, url: str) -> None:
@@ -189,11 +203,13 @@ class TarImporter:
                     num_examples=len(examples),
                     index=write_index(self.store, index_name(name), examples, tar_sha256=sha256),
                 )
+        largest = max(examples, key=lambda example: example.label, default=None)
         record = ImageRecord(
             piece=piece.piece,
             split=piece.split,
             shard=shard,
-            most_label=max((example.label for example in examples), default=-1),
+            most_label=largest.label if largest else -1,
+            most_label_place=f"{name}, byte {largest.offset}, {largest.key!r:.200}" if largest else "",
             image_bytes=sum(example.size_bytes for example in examples),
             ignored_files=tally.ignored_files,
             bad_examples=tally.bad_examples,

@@ -50,7 +50,7 @@ def read_head(content: memoryview) -> JpegHead | None:
     orientation, tile_index = 1, None
     for marker, begin, end in segments(content):
         if marker == _APP1 and bytes(content[begin : begin + 6]) == _EXIF:
-            orientation = _exif_orientation(bytes(content[begin + 6 : end]))
+            orientation = exif_orientation(bytes(content[begin:end]))
         if marker == APP9 and bytes(content[begin : begin + len(TILE_INDEX)]) == TILE_INDEX:
             tile_index = (begin + len(TILE_INDEX), end)
         if is_frame(marker):
@@ -86,11 +86,13 @@ def segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
         position += 2 + length
 
 
-def _exif_orientation(exif: bytes) -> int:
-    """Return the orientation that Exif data gives; 1, upright, where it gives none or is damaged.
+def exif_orientation(segment: bytes) -> int:
+    """Return the orientation that the content of a JPEG's Exif segment gives; 1, upright, where it gives none
+    or is damaged.
 
     Source: CIPA DC-008 (Exif 3.0), 4.5 and the tag Orientation; TIFF 6.0, section 2.
     """
+    exif = segment.removeprefix(_EXIF)
     order = {b"II": "<", b"MM": ">"}.get(exif[:2])
     try:
         if order is None or struct.unpack_from(order + "H", exif, 2)[0] != 42:

@@ -27,6 +27,12 @@ from outlast.storage import Store
 
 KIND = "images"
 INDEX_ROW_BYTES = 16
+_PLAUSIBLE_CLASSES = 2**16
+"""So many classes a set may have though it has fewer images: a sample of a set keeps the set's labels, which
+have gaps then. It is three times the 21,841 of the whole ImageNet; a ResNet-50's classifier of as many takes
+0.5 GB.
+"""
+LABEL_BOUND = f"a label below {_PLAUSIBLE_CLASSES}, or below the number of images of all splits"
 _OUTER = ("format", "version", "fingerprint")
 
 
@@ -62,6 +68,30 @@ class ImageManifest:
                 f"The data set has no split {split!r}.", expected="one of " + ", ".join(self.splits)
             )
         return self.splits[split]
+
+
+def explain_stray_label(most_label: int, num_examples: int) -> str | None:
+    """Return why the largest label of a set whose classes have no names can only be a mistake; None where it
+    need not be one.
+    """
+    if most_label < max(_PLAUSIBLE_CLASSES, num_examples):
+        return None
+    return f"The label {most_label} would make {most_label + 1} classes of {num_examples} images."
+
+
+def check_num_classes(manifest: ImageManifest, *, where: str) -> None:
+    """Check that a classifier for the data set can be meant. Raises ShardError.
+
+    An import refuses such labels, but a manifest may come from elsewhere; and arrays for 10^9 classes are
+    allocated until somebody kills the process.
+    """
+    entries = itertools.chain.from_iterable(manifest.splits.values())
+    num_examples = sum(entry.num_examples for entry in entries)
+    problem = explain_stray_label(manifest.num_classes - 1, num_examples)
+    if problem and manifest.classes is None:
+        raise ShardError(
+            problem, where=where, expected=LABEL_BOUND, remedy="correct the labels and import the data again"
+        )
 
 
 def is_image_set(url: str) -> bool:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.errors import ShardError
-from outlast.shards.images.manifest import ImageManifest, ImageShardEntry
+from outlast.shards.build import withdraw_record
+from outlast.shards.images.manifest import (
+    LABEL_BOUND,
+    ImageManifest,
+    ImageShardEntry,
+    explain_stray_label,
+)
+from outlast.storage import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +28,8 @@ class ImageRecord:
         split: that it belongs to.
         shard: its tar; None where nothing of it became an example.
         most_label: the largest label, -1 without examples.
+        most_label_place: file and place where it stands, without the folder, so that a record says the same
+            wherever the sources lie; "" where labels have been checked before.
         image_bytes: of all images.
         ignored_files, bad_examples: what became no example.
     """
@@ -32,6 +41,35 @@ class ImageRecord:
     image_bytes: int
     ignored_files: int = 0
     bad_examples: int = 0
+    most_label_place: str = ""
+
+
+def refuse_stray_labels(
+    store: Store, records: Sequence[ImageRecord], classes: tuple[str, ...] | None
+) -> None:
+    """Check the labels of all pieces before they become a manifest.
+
+    A piece with a label that can only be a mistake counts as not built any more: when its source has been
+    repaired, the same line builds it again and goes on.
+
+    Raises:
+        ShardError: such a label, with its place.
+    """
+    if classes is not None:
+        return
+    num_examples = sum(record.shard.num_examples for record in records if record.shard is not None)
+    found = [(record, explain_stray_label(record.most_label, num_examples)) for record in records]
+    stray = [(record, problem) for record, problem in found if problem]
+    for record, _ in stray:
+        withdraw_record(store, record.piece)
+    if stray:
+        record, problem = stray[0]
+        raise ShardError(
+            problem,
+            where=f"{record.most_label_place}, of the split {record.split}",
+            expected=LABEL_BOUND,
+            remedy="correct the label and give the same line again",
+        )
 
 
 def make_image_manifest(

@@ -23,6 +23,8 @@ _MOST_LABEL_BYTES = 2**20
 MOST_LABEL = 2**31 - 1
 MOST_IMAGE_BYTES = 2**32 - 1
 _KEY_AND_FIELD = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)
+_HERE = re.compile(r"^(?:\./+)+")
+"""In front of a name: this folder, which may be said again and with more slashes than one."""
 _PRIVATE = re.compile(r"__[^/]*__(?:$|/)")
 
 OnBad = Literal["stop", "skip"]
@@ -85,8 +87,9 @@ class Tally:
 
 def split_name(name: str) -> tuple[str, str] | None:
     """Return key and field of a file's name; None where it has none, or is private (``__name__``)."""
-    found = _KEY_AND_FIELD.fullmatch(name.removeprefix("./"))
-    if found is None or _PRIVATE.match(name.removeprefix("./")):
+    name = _HERE.sub("", name)
+    found = _KEY_AND_FIELD.fullmatch(name)
+    if found is None or _PRIVATE.match(name):
         return None
     return found[1], found[2].lower()
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from outlast.corpus.files import find_files
 from outlast.errors import CorpusError
 from outlast.prng import derive_key, permutation
-from outlast.shards.images.records import MOST_LABEL
+from outlast.shards.images.labels import Found, classes_of_tables, name_classes, parse_label
 from outlast.shards.images.tables import ARROW, PARQUET, TableFile, open_table, saved_tables
 from outlast.shards.images.tar_writer import record_bytes
 
@@ -55,7 +55,9 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be done. ``digest`` covers names, sizes and labels of all images, in order."""
+    """What is to be done. ``digest`` covers the names of the classes and, in order, the name, size and label
+    of each image, or the name and size of each table.
+    """
 
     shares: tuple[Share, ...]
     classes: tuple[str, ...] | None
@@ -66,12 +68,6 @@ class Plan:
 class _File(NamedTuple):
     name: str
     path: Path
-
-
-class _Found(NamedTuple):
-    name: str
-    path: Path
-    label: str | int
 
 
 def plan_shards(sources: Mapping[str, str], *, most_images: int, most_bytes: int, seed: int | None) -> Plan:
@@ -89,7 +85,7 @@ def plan_shards(sources: Mapping[str, str], *, most_images: int, most_bytes: int
     digest = hashlib.sha256()
     shares: list[Share] = []
     tables: dict[str, list[TableFile]] = {}
-    found: dict[str, list[_Found]] = {}
+    found: dict[str, list[Found]] = {}
     num_ignored = 0
     for split in (split for split in _SPLITS if split in sources):
         files = _local_files(sources[split])
@@ -103,7 +99,12 @@ def plan_shards(sources: Mapping[str, str], *, most_images: int, most_bytes: int
             num_ignored += len(files) - len(found[split])
     if tables and found:
         raise CorpusError("Some splits are tables, others are not.", where=", ".join(sources.values()))
-    classes = _class_names(found)
+    if tables:
+        classes = classes_of_tables([file for files in tables.values() for file in files])
+    else:
+        classes = name_classes([image for images in found.values() for image in images])
+    if classes is not None:
+        digest.update(json.dumps(classes).encode())
     for split, images in found.items():
         shuffled = _labelled(images, classes, split, seed)
         for name, image in shuffled:
@@ -112,7 +113,6 @@ def plan_shards(sources: Mapping[str, str], *, most_images: int, most_bytes: int
             )
         shares += _divide(split, [image for _, image in shuffled], len(shares), most_images, most_bytes)
     for split, files in tables.items():
-        classes = files[0].classes
         for file in files:
             digest.update(f"{split}\0{file.path.name}\0{file.size_bytes}\0{file.num_rows}\n".encode())
         shares += _divide_rows(split, files, len(shares), most_images, most_bytes)
@@ -132,7 +132,7 @@ def _local_files(source: str) -> list[_File]:
     return [_File(file.name, Path(file.path)) for file in found]
 
 
-def _classes_of(files: Sequence[_File], source: str) -> Iterator[_Found]:
+def _classes_of(files: Sequence[_File], source: str) -> Iterator[Found]:
     num_images = 0
     for file in files:
         if file.path.suffix.lower().removeprefix(".") not in SUFFIXES:
@@ -146,22 +146,20 @@ def _classes_of(files: Sequence[_File], source: str) -> Iterator[_Found]:
                 remedy="make a folder for each class, or name a .csv file with the columns image,label",
             )
         num_images += 1
-        yield _Found(file.name, file.path, name)
+        yield Found(file.name, file.path, name)
     if not num_images:
         raise CorpusError(
             "The folder holds no image.", where=source, expected=f"files in {', '.join(SUFFIXES)}"
         )
 
 
-def _read_list(path: Path) -> Iterator[_Found]:
+def _read_list(path: Path) -> Iterator[Found]:
     """Yield the images of a list. What it names lies in its folder: a list is no way out of it."""
     root = path.parent.resolve()
     num_rows = 0
     for line, row in _rows(path):
-        name, label = row.get("image"), row.get("label")
-        place = f"{path}, line {line}"
-        if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
-            label = None
+        name, place = row.get("image"), f"{path}, line {line}"
+        label = parse_label(row.get("label"), place=place)
         if not isinstance(name, str) or not name or label is None:
             raise CorpusError(
                 f"The line has no image or no label: {json.dumps(row, default=str)[:200]}.",
@@ -175,7 +173,7 @@ def _read_list(path: Path) -> Iterator[_Found]:
         if not real.is_file():
             raise CorpusError(f"There is no file {name!r}.", where=place, remedy=f"paths count from {root}")
         num_rows += 1
-        yield _Found(name, image, int(label) if isinstance(label, str) and label.isdecimal() else label)
+        yield Found(name, image, label, path, line)
     if not num_rows:
         raise CorpusError("The list is empty.", where=str(path))
 
@@ -198,25 +196,13 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise CorpusError(f"The list cannot be read: {error}", where=f"{path}, line {line}") from error
 
 
-def _class_names(found: Mapping[str, Sequence[_Found]]) -> tuple[str, ...] | None:
-    """Return the classes' names, sorted; None where labels are numbers already."""
-    labels = {image.label for images in found.values() for image in images}
-    if all(isinstance(label, int) for label in labels):
-        return None
-    return tuple(sorted({str(label) for label in labels}))
-
-
 def _labelled(
-    images: Sequence[_Found], classes: tuple[str, ...] | None, split: str, seed: int | None
+    images: Sequence[Found], classes: tuple[str, ...] | None, split: str, seed: int | None
 ) -> list[tuple[str, ImageFile]]:
     numbers = {name: number for number, name in enumerate(classes or ())}
     labelled: list[tuple[str, ImageFile]] = []
     for image in images:
         label = numbers[str(image.label)] if classes else int(image.label)
-        if label > MOST_LABEL:
-            raise CorpusError(
-                f"The label {label} is too large.", where=image.name, expected=f"<= {MOST_LABEL}"
-            )
         try:
             size_bytes = image.path.stat().st_size
         except OSError as error:

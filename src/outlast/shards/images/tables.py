@@ -20,6 +20,7 @@ PARQUET, ARROW = ".parquet", ".arrow"
 
 _BATCH_ROWS = 64
 _STATE_NAME, _SPLITS_NAME = "state.json", "dataset_dict.json"
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _MAGICS = (
     (b"\xff\xd8\xff", "jpg"),
     (b"\x89PNG", "png"),
@@ -77,7 +78,7 @@ def saved_tables(folder: Path, names: Collection[str]) -> list[Path] | None:
 
 
 def open_table(path: Path) -> TableFile:
-    """Read what a file says of itself. Raises CorpusError: no such table, or without the columns."""
+    """Read what a file says of itself. Raises CorpusError: no such table, or without the right columns."""
     with _opened(path) as table:
         names = table.schema.names
         if not {"image", "label"} <= set(names):
@@ -86,6 +87,15 @@ def open_table(path: Path) -> TableFile:
                 where=str(path),
                 expected=f"both among {', '.join(names)[:200]}",
                 remedy="rename the columns, or make a list: a .csv file with the columns image,label",
+            )
+        kind = str(table.schema.field("label").type)
+        if kind not in _INTEGERS:
+            raise CorpusError(
+                f"The column `label` holds {kind:.100}.",
+                where=str(path),
+                expected="whole numbers: " + ", ".join(_INTEGERS),
+                remedy="number the classes (class_encode_column of the library datasets), or make a list: "
+                "a .csv file with the columns image,label",
             )
         return TableFile(
             path=path,
@@ -96,10 +106,10 @@ def open_table(path: Path) -> TableFile:
         )
 
 
-def read_rows(path: Path, first: int, stop: int) -> Iterator[tuple[bytes, str, int, str]]:
+def read_rows(path: Path, first: int, stop: int) -> Iterator[tuple[bytes, str, int | None, str]]:
     """Yield bytes, type, label and place of some rows.
 
-    An image without bytes comes with none, a label that is none as -1, an image of no known type with "".
+    An image without bytes comes with none, a missing label as None, an image of no known type with "".
 
     Raises:
         CorpusError: the file cannot be read.
@@ -109,12 +119,7 @@ def read_rows(path: Path, first: int, stop: int) -> Iterator[tuple[bytes, str, i
             for number in range(max(first - row, 0), min(stop - row, batch.num_rows)):
                 content = _image_bytes(batch.column("image")[number].as_py())
                 label = batch.column("label")[number].as_py()
-                yield (
-                    content,
-                    image_type(content),
-                    label if type(label) is int else -1,
-                    f"{path}, row {row + number}",
-                )
+                yield content, image_type(content), label, f"{path}, row {row + number}"
 
 
 class _Parquet:
