@@ -2,11 +2,14 @@
 
 In: a folder as ``outlast export`` or transformers' ``save_pretrained`` writes it. Out: numpy arrays under
 transformers' names, or the likeliest pieces. Shapes are rounded up (lengths to a multiple of 32, rows to a
-power of two), so varied texts compile a handful of programs; what is added is masked and cut off again.
+power of two), so varied texts compile a handful of programs; what is added is masked and cut off again. A
+BigBird's attention depends on the number of its blocks, so there lengths are rounded up to whole blocks, and
+texts are computed together only where each has the attention that it has alone.
 """
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -22,6 +25,7 @@ from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.load import load_weights
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.bert import EncoderInputs
+from outlast.models.block_sparse import is_sparse
 from outlast.models.config import EncoderConfig
 from outlast.models.params import Params, unflatten
 
@@ -62,6 +66,9 @@ class Model:
     ) -> dict[str, NDArray[np.float32]]:
         """Return ``logits`` (rows, length, vocab_size) and ``last_hidden_state`` (rows, length, hidden_size).
 
+        A BigBird attends as it does to sequences of this length, padding included, as in transformers: beside
+        longer rows a short one may give something else than alone.
+
         Args:
             input_ids: integers of shape (rows, length).
             attention_mask: 1 for real tokens, 0 for padding, of the same shape; absent: all are real.
@@ -86,7 +93,7 @@ class Model:
         types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         self._check(input_ids, mask, types)
         rows, length = input_ids.shape
-        shape = (_power_of_two(rows), min(_multiple(length), self.config.max_positions))
+        shape = (_power_of_two(rows), _rounded_length(length, self.config))
         padded = (
             jnp.asarray(_padded(array, shape, fill))
             for array, fill in ((input_ids, self.config.pad_id), (mask, 0), (types, 0))
@@ -96,7 +103,7 @@ class Model:
 
     def predict(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return logits (positions, vocab_size) of hidden states (positions, hidden_size)."""
-        padded = np.zeros((_multiple(len(hidden)), self.config.hidden_size), np.float32)
+        padded = np.zeros((_multiple(len(hidden), LENGTH_MULTIPLE), self.config.hidden_size), np.float32)
         padded[: len(hidden)] = hidden
         logits = _predict(self._params, jnp.asarray(padded)[None], config=self.config)
         return np.asarray(logits)[0, : len(hidden)]
@@ -156,10 +163,11 @@ def fill_mask(model: Model | Path | str, texts: Sequence[str], *, top: int = 5) 
         raise ConfigError(f"Cannot give {top} answers.", expected=f"1 to {model.config.vocab_size}")
     tokenizer, mask_token, mask_id = _load_tokenizer(model)
     encodings = [_encode_text(text, tokenizer, mask_token, mask_id, model.config) for text in texts]
-    answers: list[list[list[Answer]]] = []
-    for start in range(0, len(encodings), BATCH_ROWS):
-        answers += _answer(model, tokenizer, mask_id, encodings[start : start + BATCH_ROWS], top)
-    return answers
+    answers: dict[int, list[list[Answer]]] = {}
+    for batch in _batches([len(encoding.ids) for encoding in encodings], model.config):
+        found = _answer(model, tokenizer, mask_id, [encodings[index] for index in batch], top)
+        answers |= zip(batch, found, strict=True)
+    return [answers[index] for index in range(len(encodings))]
 
 
 @partial(jax.jit, static_argnames="config")
@@ -176,8 +184,33 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _multiple(number: int) -> int:
-    return -(-number // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+def _multiple(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def _rounded_length(length: int, config: EncoderConfig) -> int:
+    """The length to compute: which blocks there are, which is the last and what is drawn stay the same."""
+    unit = LENGTH_MULTIPLE if config.sparse is None else config.sparse.block_size
+    return min(_multiple(length, unit), config.max_positions)
+
+
+def _batches(lengths: Sequence[int], config: EncoderConfig) -> Iterator[list[int]]:
+    """Which texts go through the model together: of sparse attention only those with as many blocks."""
+    alike: dict[int, list[int]] = defaultdict(list)
+    for index, length in enumerate(lengths):
+        alike[_sparse_length(length, config)].append(index)
+    for indices in alike.values():
+        yield from (indices[start : start + BATCH_ROWS] for start in range(0, len(indices), BATCH_ROWS))
+
+
+def _sparse_length(length: int, config: EncoderConfig) -> int:
+    """The length in whole blocks; 0 where attention is full, which no padding changes."""
+    sparse = config.sparse
+    if sparse is None or not is_sparse(
+        length, block_size=sparse.block_size, num_random_blocks=sparse.num_random_blocks
+    ):
+        return 0
+    return _multiple(length, sparse.block_size)
 
 
 def _padded(array: IntArray, shape: tuple[int, int], fill: int) -> NDArray[np.int32]:

@@ -15,6 +15,7 @@ from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.export import export_model
 from outlast.huggingface.load import load_weights
 from outlast.huggingface.names import to_huggingface
+from outlast.inference import load_model
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import ArchitectureName, EncoderConfig, ModelConfig, resolve_model
@@ -25,7 +26,10 @@ SPECIAL_IDS = {"cls": 0, "unk": 1, "sep": 2, "mask": 3, "pad": 7}
 """The pad id is not 1, as RoBERTa's own is."""
 
 
-def model(architecture: ArchitectureName) -> tuple[EncoderConfig, dict[str, NDArray[Any]]]:
+OWN_BLOCKS = {"random_blocks": "uniform", "evaluation_random_blocks": "same"}
+
+
+def model(architecture: ArchitectureName, **changes: Any) -> tuple[EncoderConfig, dict[str, NDArray[Any]]]:
     """A small model whose every parameter is random, so that nothing can be exchanged unseen."""
     # Twelve blocks, so that attention is sparse; transformers' own rules, so that it computes the same.
     own: dict[str, Any] = {
@@ -38,7 +42,7 @@ def model(architecture: ArchitectureName) -> tuple[EncoderConfig, dict[str, NDAr
     }
     sizes = {"preset": "tiny", "hidden_size": 32, "num_heads": 4, "max_positions": 40}
     config = resolve_model(
-        ModelConfig(architecture=architecture, **sizes, **own.get(architecture, {})),
+        ModelConfig(architecture=architecture, **(sizes | own.get(architecture, {}) | changes)),
         vocab_size=150,
         special_ids=SPECIAL_IDS,
         sequence_length=24,
@@ -55,8 +59,12 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
 
-def export(folder: Path, architecture: ArchitectureName = "roberta", **values: Any) -> Path:
-    config, params = model(architecture)
+def export(folder: Path, architecture: ArchitectureName = "roberta", **changes: Any) -> Path:
+    """Export a small model; the changes are of its ``[model]`` table."""
+    return export_with(folder, *model(architecture, **changes))
+
+
+def export_with(folder: Path, config: EncoderConfig, params: dict[str, NDArray[Any]], **values: Any) -> Path:
     arguments: dict[str, Any] = {
         "special_ids": SPECIAL_IDS,
         "write_tokenizer": write_tokenizer,
@@ -117,13 +125,13 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OutlastError, match="Cannot write the model: No space left on device"):
-        export(tmp_path / "out", write_tokenizer=fail)
+        export_with(tmp_path / "out", *model("roberta"), write_tokenizer=fail)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tokenizer_that_pads_otherwise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pads with 1, the model was trained with 7"):
-        export(tmp_path / "out", special_ids=SPECIAL_IDS | {"pad": 1})
+        export_with(tmp_path / "out", *model("roberta"), special_ids=SPECIAL_IDS | {"pad": 1})
 
 
 @pytest.mark.parametrize(
@@ -139,14 +147,7 @@ def test_parameters_that_cannot_be_right_are_refused(
 ) -> None:
     config, params = model("roberta")
     with pytest.raises(OutlastError, match=message):
-        export_model(
-            params | {name: value},
-            config,
-            tmp_path / "out",
-            special_ids=SPECIAL_IDS,
-            write_tokenizer=write_tokenizer,
-            provenance={},
-        )
+        export_with(tmp_path / "out", config, params | {name: value})
     assert not (tmp_path / "out").exists()
 
 
@@ -157,6 +158,72 @@ def padded_batch() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     mask[1, 15:] = mask[2, :9] = mask[3, :4] = mask[3, 20:] = 0
     ids[mask == 0] = SPECIAL_IDS["pad"]
     return ids, mask
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "does_not_say"),
+    [
+        (OWN_BLOCKS, "**transformers evaluates without them**", "module.train()"),
+        ({"evaluation_random_blocks": "same"}, "module.train()", "alike"),
+        ({}, "without the random ones, by Outlast and by transformers alike", "**transformers"),
+        (
+            {"random_blocks": "uniform"},
+            "In training, transformers draws other random blocks",
+            "**transformers",
+        ),
+        ({"num_random_blocks": 0}, "transformers fails on such texts", "alike"),
+    ],
+)
+def test_the_card_of_a_bigbird_says_what_transformers_computes_otherwise(
+    tmp_path: Path, changes: dict[str, Any], says: str, does_not_say: str
+) -> None:
+    card = (export(tmp_path / "out", "bigbird", **changes) / "README.md").read_text()
+    assert says in card
+    assert does_not_say not in card
+    assert 'set_attention_type("block_sparse")' in card
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [("roberta", {}), ("bigbird", {"attention": "full"}), ("bigbird", {"block_size": 4})],
+)
+def test_the_card_of_full_attention_has_no_section_on_it(
+    tmp_path: Path, architecture: ArchitectureName, changes: dict[str, Any]
+) -> None:
+    card = (export(tmp_path / "out", architecture, **changes) / "README.md").read_text()
+    assert "Attention" not in card
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("default")
+def test_what_the_card_says_of_transformers_bigbird_is_so(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    folder = export(tmp_path / "out", "bigbird", evaluation_random_blocks="same")
+    theirs: Any = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    ids = np.random.default_rng(0).integers(8, 150, (2, 30))
+    ours = load_model(folder)(ids)["logits"]
+
+    def distance() -> float:
+        with torch.no_grad():
+            found = theirs(torch.tensor(ids), attention_mask=torch.ones(ids.shape)).logits
+        return float(np.abs(found.numpy() - ours).max())
+
+    def draw_random_blocks() -> None:
+        for module in theirs.modules():
+            if type(module).__name__ == "BigBirdBlockSparseAttention":
+                module.train()
+
+    assert distance() > 1e-2
+    draw_random_blocks()
+    assert distance() < 1e-5
+    with torch.no_grad():
+        theirs(torch.tensor(ids[:, :22]))
+    assert distance() > 1e-2
+    theirs.bert.set_attention_type("block_sparse")
+    draw_random_blocks()
+    assert distance() < 1e-5
 
 
 @pytest.mark.peers

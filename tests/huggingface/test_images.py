@@ -97,12 +97,12 @@ def test_weights_that_are_no_floats_or_not_finite_are_refused(tmp_path: Path) ->
     folder = export(small_resnet(), tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
     for name, value, message in (
-        ("classifier.1.bias", np.zeros(3, np.int8), "int8"),
-        ("classifier.1.bias", np.array([1, np.nan, 1], np.float32), "not finite: classifier/bias"),
+        ("classifier.1.bias", np.zeros(3, np.int8), "is I8"),
+        ("classifier.1.bias", np.array([1, np.nan, 1], np.float32), r"not finite: classifier\.1\.bias"),
         (
             "resnet.embedder.embedder.normalization.running_var",
             np.full(4, np.inf, np.float32),
-            "stem/variance",
+            r"not finite: .*running_var",
         ),
     ):
         save_file({**tensors, name: value}, folder / "model.safetensors")

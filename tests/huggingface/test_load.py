@@ -15,6 +15,13 @@ from outlast.huggingface.load import load_weights, read_encoder_config
 from outlast.huggingface.names import from_huggingface, to_huggingface
 from outlast.models.bert import param_table
 
+ABSENT = object()
+RANDOM_BLOCKS = {
+    "random_block_seed": 0,
+    "random_blocks": "uniform",
+    "evaluation_random_blocks": "same",
+}
+
 
 @pytest.fixture
 def roberta(test_data: Path, tmp_path: Path) -> Path:
@@ -25,8 +32,10 @@ def roberta(test_data: Path, tmp_path: Path) -> Path:
 
 
 def set_config(folder: Path, **values: Any) -> None:
+    """Set keys; ABSENT takes one away."""
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    changed = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({key: value for key, value in changed.items() if value is not ABSENT}))
 
 
 def test_numbers_come_from_the_configuration(roberta: Path) -> None:
@@ -105,12 +114,46 @@ def test_models_that_are_not_exactly_ours_are_refused(
     assert "config.json" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("model", "values", "message"),
+    [
+        ("bigbird_pretraining", {"block_size": 2.7}, "block_size is 2.7"),
+        ("bigbird_pretraining", {"num_random_blocks": "3"}, "num_random_blocks is '3'"),
+        ("bigbird_pretraining", {"attention_type": "full"}, "attention_type = 'full'"),
+        (
+            "bigbird_pretraining",
+            {"outlast_random_blocks": {"random_block_seed": 0}},
+            "outlast_random_blocks is",
+        ),
+        (
+            "bigbird_pretraining",
+            {"outlast_random_blocks": {**RANDOM_BLOCKS, "random_blocks": "none"}},
+            "random_blocks = 'none'",
+        ),
+        ("modernbert_mlm", {"layer_types": 5}, "layer_types is no regular pattern"),
+        ("modernbert_mlm", {"hidden_activation": "gelu_new"}, "classifier_activation = 'gelu'"),
+        (
+            "modernbert_mlm",
+            {"hidden_activation": "gelu_new", "classifier_activation": ABSENT},
+            "classifier_act",
+        ),
+    ],
+)
+def test_patterns_and_activations_that_are_not_ours_are_refused(
+    test_data: Path, tmp_path: Path, model: str, values: dict[str, Any], message: str
+) -> None:
+    shutil.copyfile(test_data / "parity" / model / "config.json", tmp_path / "config.json")
+    set_config(tmp_path, **values)
+    with pytest.raises(ConfigError, match=message):
+        read_encoder_config(tmp_path)
+
+
 def test_weights_that_do_not_fit_the_configuration_are_named(roberta: Path) -> None:
     set_config(roberta, num_hidden_layers=4)
     with pytest.raises(OutlastError, match=r"lack 16 tensors: roberta\.encoder\.layer\.3"):
         load_weights(roberta)
     set_config(roberta, num_hidden_layers=3, intermediate_size=256)
-    with pytest.raises(OutlastError, match=r"intermediate\.dense\.weight has shape \(64, 128\)"):
+    with pytest.raises(OutlastError, match=r"intermediate\.dense\.weight has shape \(128, 64\)"):
         load_weights(roberta)
 
 

@@ -2,14 +2,17 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from outlast.errors import OutlastError
+from outlast.huggingface.load import load_weights
 from outlast.huggingface.names import to_huggingface
 from outlast.huggingface.pretrained import read_pretrained
 from outlast.models.architectures import ARCHITECTURES
@@ -20,9 +23,18 @@ FOLDERS = ("bert_pretraining", "bert_seqcls_3way", "roberta_mlm", "bigbird_pretr
 @pytest.fixture
 def bert(test_data: Path, tmp_path: Path) -> Path:
     """A writable copy of a BertForPreTraining."""
+    return copy_of(test_data / "parity" / "bert_pretraining", tmp_path)
+
+
+@pytest.fixture
+def modernbert(test_data: Path, tmp_path: Path) -> Path:
+    return copy_of(test_data / "parity" / "modernbert_mlm", tmp_path)
+
+
+def copy_of(source: Path, folder: Path) -> Path:
     for name in ("config.json", "model.safetensors"):
-        shutil.copyfile(test_data / "parity" / "bert_pretraining" / name, tmp_path / name)
-    return tmp_path
+        shutil.copyfile(source / name, folder / name)
+    return folder
 
 
 def change(folder: Path, **tensors: Any) -> None:
@@ -76,6 +88,17 @@ def test_half_a_head_is_refused(bert: Path) -> None:
     assert "model.safetensors" in str(caught.value)
 
 
+def test_the_transform_of_a_modernbert_classifier_is_no_half_of_a_head(modernbert: Path) -> None:
+    change(modernbert, **{"head.norm.weight": None})
+    with pytest.raises(OutlastError, match=r"in part; it lacks head\.norm\.weight"):
+        read_pretrained(modernbert)
+    norm, classifier = np.ones(64, np.float32), np.zeros((3, 64), np.float32)
+    change(modernbert, **{"head.norm.weight": norm, "decoder.bias": None, "classifier.weight": classifier})
+    found = read_pretrained(modernbert)
+    assert found.missing == ("head",)
+    assert found.left_out == ("classifier.weight", "head.dense.weight", "head.norm.weight")
+
+
 @pytest.mark.parametrize("model", ["bert_pretraining", "modernbert_mlm"])
 def test_a_bare_encoder_is_read_under_its_short_names(test_data: Path, tmp_path: Path, model: str) -> None:
     source = test_data / "parity" / model
@@ -98,23 +121,33 @@ def test_copies_that_older_files_hold_are_no_news(bert: Path) -> None:
     change(bert, **copies, **{"bert.embeddings.position_ids": np.arange(64)[None]})
     assert read_pretrained(bert).left_out == ()
     change(bert, **{"cls.predictions.decoder.weight": word + 1})
-    with pytest.raises(OutlastError, match=r"decoder\.weight differs from bert\.embeddings"):
-        read_pretrained(bert)
+    for read in (read_pretrained, load_weights):
+        with pytest.raises(OutlastError, match=r"decoder\.weight differs from bert\.embeddings"):
+            read(bert)
 
 
+@pytest.mark.parametrize("read", [read_pretrained, load_weights])
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("cls.predictions.bias", np.zeros(523, np.int8), r"cls\.predictions\.bias is int8"),
-        ("cls.predictions.bias", np.full(523, np.inf, np.float32), "not finite: head/bias"),
+        ("cls.predictions.bias", np.zeros(523, np.int8), r"cls\.predictions\.bias is I8"),
+        ("cls.predictions.bias", np.zeros(523, ml_dtypes.float8_e4m3fn), r"predictions\.bias is F8_E4M3"),
+        ("cls.predictions.bias", np.full(523, np.inf, np.float32), r"not finite: cls\.predictions\.bias"),
+        (
+            "bert.encoder.layer.1.output.dense.weight",
+            np.zeros((160, 64), np.float32),
+            r"has shape \(160, 64\)(?s:.*)shape \(64, 160\) from the model's configuration",
+        ),
         ("cls.predictions.bias", np.zeros(600, np.float32), r"cls\.predictions\.bias has shape \(600,\)"),
         ("bert.embeddings.LayerNorm.bias", None, r"lack 1 tensors: bert\.embeddings\.LayerNorm\.bias"),
     ],
 )
-def test_weights_that_are_not_what_they_should_be(bert: Path, name: str, value: Any, message: str) -> None:
+def test_weights_that_are_not_what_they_should_be(
+    bert: Path, read: Callable[[Path], object], name: str, value: Any, message: str
+) -> None:
     change(bert, **{name: value})
     with pytest.raises(OutlastError, match=message):
-        read_pretrained(bert)
+        read(bert)
 
 
 def test_an_absurd_number_of_layers_costs_nothing(bert: Path) -> None:

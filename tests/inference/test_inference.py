@@ -12,10 +12,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 import outlast.inference as inference
 from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.export import export_model
+from outlast.huggingface.load import load_weights
 from outlast.inference import Model, fill_mask, load_model
 from outlast.models.bert import EncoderInputs, encode, param_table, predict_tokens
-from outlast.models.config import ModelConfig, resolve_model
-from outlast.models.params import flatten, init_params, unflatten
+from outlast.models.config import EncoderConfig, ModelConfig, resolve_model
+from outlast.models.params import Params, flatten, init_params, unflatten
 
 PIECES = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 TEXTS = [
@@ -43,11 +44,22 @@ def byte_level_tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random model with a byte-level tokenizer, exported."""
+    return save_model(tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture(scope="module")
+def bigbird(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A BigBird that attends to more than 28 tokens (7 blocks) sparsely."""
+    own = {"architecture": "bigbird", "block_size": 4, "num_random_blocks": 1}
+    return load_model(save_model(tmp_path_factory.mktemp("models") / "bigbird", **own))
+
+
+def save_model(folder: Path, **values: Any) -> Path:
     tokenizer = byte_level_tokenizer()
     vocabulary = tokenizer.get_vocab()
     special_ids = {role: vocabulary[piece] for role, piece in PIECES.items()}
     config = resolve_model(
-        ModelConfig(preset="tiny", hidden_size=32, num_heads=2, max_positions=70),
+        ModelConfig(preset="tiny", hidden_size=32, num_heads=2, max_positions=70, **values),
         vocab_size=tokenizer.get_vocab_size(),
         special_ids=special_ids,
         sequence_length=64,
@@ -67,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_model(
         params,
         config,
-        tmp_path_factory.mktemp("models") / "small",
+        folder,
         special_ids=special_ids,
         write_tokenizer=write_tokenizer,
         provenance={},
@@ -80,10 +92,7 @@ def model(folder: Path) -> Model:
 
 
 def test_outputs_are_those_of_the_model_itself(folder: Path, model: Model) -> None:
-    from outlast.huggingface.load import load_weights
-
-    config, flat = load_weights(folder)
-    params = unflatten({name: jnp.asarray(value) for name, value in flat.items()})
+    config, params = read_params(folder)
     ids = np.random.default_rng(1).integers(6, config.vocab_size, (3, 21))
     mask = np.ones_like(ids)
     mask[1, 12:], ids[1, 12:] = 0, config.pad_id
@@ -93,6 +102,20 @@ def test_outputs_are_those_of_the_model_itself(folder: Path, model: Model) -> No
     assert out.keys() == {"logits", "last_hidden_state"}
     np.testing.assert_allclose(out["last_hidden_state"], hidden, atol=1e-5)
     np.testing.assert_allclose(out["logits"], predict_tokens(params, hidden, config=config), atol=1e-5)
+
+
+def read_params(folder: Path) -> tuple[EncoderConfig, Params]:
+    config, flat = load_weights(folder)
+    return config, unflatten({name: jnp.asarray(value) for name, value in flat.items()})
+
+
+@pytest.mark.parametrize("length", [26, 29, 45, 70])
+def test_a_bigbird_attends_as_at_the_length_itself(bigbird: Model, length: int) -> None:
+    """Neither the number of blocks nor the choice of full attention changes by rounding up."""
+    config, params = read_params(bigbird.folder)
+    ids = np.random.default_rng(length).integers(6, config.vocab_size, (1, length))
+    expected = encode(params, EncoderInputs(jnp.asarray(ids, jnp.int32)), config=config)
+    np.testing.assert_allclose(bigbird.encode(ids), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 32), (2, 33), (5, 70)])
@@ -177,6 +200,18 @@ def test_several_masks_and_several_texts(folder: Path) -> None:
             [answer["score"] for answer in batched], [answer["score"] for answer in single], rtol=1e-5
         )
     assert answers[2] == answers[3]
+
+
+def test_a_bigbirds_answer_does_not_depend_on_the_other_texts(bigbird: Model) -> None:
+    # With the tokens at both ends: 3 and 28 tokens of full attention; 8, 10, 8 and 17 blocks.
+    texts = ["x" * extra + "<mask>" for extra in (0, 29, 37, 25, 28, 65)]
+    together = fill_mask(bigbird, texts, top=3)
+    for text, [found] in zip(texts, together, strict=True):
+        [[alone]] = fill_mask(bigbird, [text], top=3)
+        assert [answer["sequence"] for answer in found] == [answer["sequence"] for answer in alone]
+        np.testing.assert_allclose(
+            [answer["score"] for answer in found], [answer["score"] for answer in alone], rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,19 @@ def temporary_bytes(config: EncoderConfig, remat: Remat, length: int) -> int:
     return analysis.temp_size_in_bytes
 
 
+@pytest.mark.parametrize(("architecture", "same"), [("roberta", True), ("bert", False)])
+def test_the_head_of_roberta_has_gelu_whatever_its_layers_have(architecture: str, same: bool) -> None:
+    table = ModelConfig(architecture=architecture, preset="tiny", hidden_size=16, activation="gelu_new")
+    config = resolve_model(table, vocab_size=30, special_ids={"pad": 1}, sequence_length=8)
+    params = init_params(param_table(config), 0)
+    hidden = 10 * jax.random.normal(jax.random.key(0), (1, 8, 16))
+    found, plain = (
+        predict_tokens(params, hidden, config=each)
+        for each in (config, dataclasses.replace(config, activation="gelu"))
+    )
+    assert bool(jnp.array_equal(found, plain)) == same
+
+
 def bigbird(num_layers: int, block_size: int) -> EncoderConfig:
     model = ModelConfig(
         architecture="bigbird",

@@ -46,17 +46,24 @@ SIZES = {
 REACHED = ("[CLS]", "<s>", "<unk>")
 """Names of special tokens, which transformers finds in text and we do not, by design."""
 
+MODERNBERT = {
+    "local_attention": 8,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
 OUTPUT_TOLERANCE = {3: 1e-5, 12: 1e-4}
 CASES = [
     ("BertForPreTraining", "BertConfig", {}),
     ("BertForPreTraining", "BertConfig", {"num_hidden_layers": 12}),
     ("BertForMaskedLM", "BertConfig", {}),
     ("RobertaForMaskedLM", "RobertaConfig", {"type_vocab_size": 1}),
+    ("RobertaForMaskedLM", "RobertaConfig", {"type_vocab_size": 1, "hidden_act": "gelu_new"}),
     ("BigBirdForPreTraining", "BigBirdConfig", {"block_size": 2, "num_random_blocks": 1}),
     ("BigBirdForMaskedLM", "BigBirdConfig", {"attention_type": "original_full"}),
-    ("ModernBertForMaskedLM", "ModernBertConfig", {"local_attention": 8, "bos_token_id": 1, "eos_token_id": 2,
-     "cls_token_id": 1, "sep_token_id": 2}),
-]  # fmt: skip
+    ("ModernBertForMaskedLM", "ModernBertConfig", MODERNBERT),
+]
 
 
 def save(folder: Path, class_name: str, config_name: str, own: dict[str, Any]) -> Any:
@@ -142,6 +149,15 @@ def test_an_imported_model_computes_the_same(
     assert found.keys() == given.keys()
     for name, gradient in given.items():
         np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("task", ["SequenceClassification", "TokenClassification", "QuestionAnswering"])
+def test_a_modernbert_classifier_gives_its_encoder(tmp_path: Path, task: str) -> None:
+    save(tmp_path, f"ModernBertFor{task}", "ModernBertConfig", MODERNBERT)
+    imported = read_pretrained(tmp_path)
+    assert imported.missing == ("head",)
+    transform = ("head.dense.weight", "head.norm.weight")
+    assert imported.left_out == ("classifier.bias", "classifier.weight", *transform)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from outlast.huggingface.folder import (
 from outlast.huggingface.load import CONFIG_NAME, PRETRAINING, SPARSE_KEY
 from outlast.huggingface.names import to_huggingface
 from outlast.models.architectures import ARCHITECTURES
+from outlast.models.block_sparse import longest_in_full
 from outlast.models.config import FAMILIES, Alternating, BlockSparse, EncoderConfig
 
 
@@ -176,7 +177,7 @@ fill_mask = pipeline("fill-mask", model="{name}")
 fill_mask(f"... {{fill_mask.tokenizer.mask_token}} ...")
 ```
 
-## Training
+{_attention_section(config)}## Training
 
 | field | value |
 |---|---|
@@ -188,3 +189,48 @@ Not stated. The licence depends on the texts the model was trained on; state it 
 model on, with the uses it is meant for. A model of this kind repeats what is in its training text, errors
 and biases included.
 """
+
+
+def _attention_section(config: EncoderConfig) -> str:
+    """What transformers computes otherwise of a BigBird's long texts, and the way out; "" for others."""
+    sparse = config.sparse
+    if sparse is None:
+        return ""
+    longest = longest_in_full(block_size=sparse.block_size, num_random_blocks=sparse.num_random_blocks)
+    if longest >= config.max_positions:
+        return ""
+    return f"""## Attention to long texts
+
+Texts of more than {longest:,} tokens are attended to sparsely: each block of {sparse.block_size} tokens to
+the first and the last block, its neighbours and {sparse.num_random_blocks} random ones.
+{_random_blocks_advice(sparse)}
+
+Once transformers has read a text of up to {longest:,} tokens, it attends to longer ones in full, too, until
+`model.bert.set_attention_type("block_sparse")` is called.
+
+"""
+
+
+def _random_blocks_advice(sparse: BlockSparse) -> str:
+    if not sparse.num_random_blocks:
+        return "transformers fails on such texts where there are none; `outlast.load_model` reads them."
+    if sparse.evaluation_random_blocks == "first_block":
+        advice = "This model is evaluated without the random ones, by Outlast and by transformers alike."
+    else:
+        advice = """The random ones are part of this model, in training and evaluation.
+**transformers evaluates without them**, with the first block in their place: its answers to long texts are
+not those of the model that was trained. `outlast.load_model` and `outlast fill-mask` compute the model
+itself."""
+    if sparse.random_blocks == "uniform":
+        return f"{advice}\nIn training, transformers draws other random blocks."
+    return advice if sparse.evaluation_random_blocks == "first_block" else f"{advice}\n{_DRAWING}"
+
+
+_DRAWING = """So does transformers after this, which makes it draw the random blocks and changes nothing else
+(again after `set_attention_type`):
+
+```python
+for module in model.modules():
+    if type(module).__name__ == "BigBirdBlockSparseAttention":
+        module.train()
+```"""

@@ -16,7 +16,6 @@ from outlast.huggingface.folder import check_finite, check_target, training_rows
 from outlast.huggingface.image_processor import PREPROCESSOR_NAME
 from outlast.huggingface.load import CONFIG_NAME, ConfigReader, naming, read_config, read_tensors
 from outlast.huggingface.names import NamedArrays, from_huggingface, to_huggingface
-from outlast.huggingface.pretrained import check_floats, refuse_not_finite
 from outlast.models.resnet import param_table, state_table
 from outlast.models.resnet_config import ResNetConfig, check_resnet
 
@@ -48,13 +47,9 @@ def load_image_model(folder: Path) -> ImageModel:
     """
     config = read_resnet_config(folder)
     with naming(folder):
-        found = read_tensors(folder)
-        tensors = {name: value for name, value in found.items() if not name.endswith(_BATCHES)}
-        check_floats(tensors)
+        tensors = read_tensors(folder)
         params = from_huggingface(param_table(config), tensors)
-        state = from_huggingface(state_table(config), tensors)
-        refuse_not_finite({**params, **state})
-        return ImageModel(config, params, state)
+        return ImageModel(config, params, from_huggingface(state_table(config), tensors))
 
 
 def read_class_names(folder: Path) -> tuple[str, ...] | None:

@@ -13,6 +13,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 import safetensors
+from numpy.typing import NDArray
 
 from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.names import NamedArrays, from_huggingface
@@ -23,9 +24,12 @@ from outlast.models.config import (
     Alternating,
     BlockSparse,
     EncoderConfig,
+    EvaluationRandomBlocks,
+    RandomBlocks,
     check_encoder,
 )
 from outlast.models.next_sentence import HEAD, POOLER
+from outlast.models.params import ParamTable, flatten
 
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
@@ -40,6 +44,15 @@ PRETRAINING = "ForPreTraining"
 """How transformers' classes with a masked-LM and a next-sentence head end."""
 
 _MOST_LAYERS = 10_000
+
+_FLOATS = ("F16", "BF16", "F32", "F64")
+"""What weights may be, in the words of a safetensors file."""
+
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids", ".num_batches_tracked")
+"""How the names of tensors end that are no weights: numbers of positions, and counts."""
+
+DECODERS = ("cls.predictions.decoder", "lm_head.decoder", "decoder")
+"""The projection onto the vocabulary under a name of its own: the word embeddings, and the head's bias."""
 
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 """Layer norms in checkpoints converted from TensorFlow before 2020."""
@@ -57,15 +70,16 @@ def load_weights(folder: Path, *, with_head: bool = True) -> tuple[EncoderConfig
         The configuration, and float32 parameters by name (flat; ``unflatten`` makes the tree).
 
     Raises:
-        OutlastError: files that are missing, pickled, damaged or do not fit each other.
+        OutlastError: files that are missing, pickled, damaged, quantised or do not fit each other.
         ConfigError: a model this package cannot compute exactly; the key is named.
     """
     config = read_encoder_config(folder)
     table = ARCHITECTURES[config.architecture].param_table(config)
-    if not with_head:
-        table = {group: params for group, params in table.items() if group not in HEADS}
+    kept = {group: params for group, params in table.items() if with_head or group not in HEADS}
     with naming(folder):
-        return config, from_huggingface(table, read_tensors(folder))
+        tensors = read_tensors(folder)
+        check_decoder(tensors, table)
+        return config, from_huggingface(kept, tensors)
 
 
 @contextmanager
@@ -198,7 +212,7 @@ def _encoder_config(values: Mapping[str, Any], architecture: str, where: str) ->
         layer_norm_epsilon=read.number("norm_eps" if modern else "layer_norm_eps", float, 0),
         initializer_range=read.number("initializer_range", float, 0),
         activation=read.choice(activation, family.activation, get_args(ActivationName)),
-        sparse=_sparse(values, where) if "block_sparse" in family.attentions else None,
+        sparse=_sparse(read) if "block_sparse" in family.attentions else None,
         alternating=_alternating(read) if modern else None,
         next_sentence=family.has_next_sentence and _is_for_pretraining(values.get("architectures")),
     )
@@ -215,15 +229,16 @@ def _alternating(read: ConfigReader) -> Alternating:
     """Return ModernBERT's pattern, from the keys of transformers 5 or those of the hub's older files."""
     values, where = read.values, read.where
     read.choice("embedding_dropout", values.get("mlp_dropout"), (values.get("mlp_dropout"),))
-    activation = values.get("hidden_activation", "gelu")
-    read.choice("classifier_activation", activation, (activation,))
+    # Of the masked-LM head, too; ours has one activation. An absent key means gelu, for each.
+    read.choice("classifier_activation", "gelu", (values.get("hidden_activation", "gelu"),))
     num_layers = read.num_layers()
     kinds = values.get("layer_types")
     if kinds is None:
         every = read.number("global_attn_every_n_layers", int, 1)
     else:
-        every = next((i for i in range(1, num_layers) if kinds[i : i + 1] == [_GLOBAL]), num_layers)
-        if kinds != [_LOCAL if i % every else _GLOBAL for i in range(num_layers)]:
+        listed = cast(list[Any], kinds) if isinstance(kinds, list) else []
+        every = next((i for i in range(1, num_layers) if listed[i : i + 1] == [_GLOBAL]), num_layers)
+        if listed != [_LOCAL if i % every else _GLOBAL for i in range(num_layers)]:
             raise ConfigError(
                 "layer_types is no regular pattern.",
                 where=where,
@@ -251,44 +266,54 @@ def _theta(read: ConfigReader, kind: str, old_key: str) -> float:
     return float(of_kind.number("rope_theta", float, 1))
 
 
-def _sparse(values: Mapping[str, Any], where: str) -> BlockSparse | None:
+_LIBRARY_BLOCKS = {
+    "random_block_seed": 0,
+    "random_blocks": "transformers",
+    "evaluation_random_blocks": "first_block",
+}
+
+
+def _sparse(read: ConfigReader) -> BlockSparse | None:
     """Return BigBird's pattern: our own where ``outlast`` says so, else what transformers computes."""
-    kind = values.get("attention_type", "block_sparse")
+    kind = read.choice("attention_type", "block_sparse", ("block_sparse", "original_full"))
     if kind == "original_full":
         return None
-    if kind != "block_sparse":
+    ours = read.values.get(SPARSE_KEY, _LIBRARY_BLOCKS)
+    if not isinstance(ours, dict) or cast(dict[str, Any], ours).keys() != _LIBRARY_BLOCKS.keys():
         raise ConfigError(
-            f"attention_type = {kind!r} is not known.", where=where, expected="block_sparse or original_full"
+            f"{SPARSE_KEY} is {ours!r}.",
+            where=read.where,
+            expected="a table of " + ", ".join(_LIBRARY_BLOCKS),
         )
-    ours = values.get(SPARSE_KEY)
-    library: dict[str, Any] = {
-        "random_block_seed": 0,
-        "random_blocks": "transformers",
-        "evaluation_random_blocks": "first_block",
-    }
-    try:
-        return BlockSparse(
-            block_size=int(values["block_size"]),
-            num_random_blocks=int(values["num_random_blocks"]),
-            simulated=False,
-            **(ours if isinstance(ours, dict) else library),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"The pattern of sparse attention is damaged: {error!r}.",
-            where=where,
-            expected="block_size, num_random_blocks" + (f" and a whole {SPARSE_KEY}" if ours else ""),
-        ) from None
+    blocks = ConfigReader(cast(dict[str, Any], ours), f"{read.where}: {SPARSE_KEY}")
+    return BlockSparse(
+        block_size=read.number("block_size", int, 1),
+        num_random_blocks=read.number("num_random_blocks", int, 0),
+        random_block_seed=blocks.number("random_block_seed", int, 0),
+        random_blocks=blocks.choice("random_blocks", None, get_args(RandomBlocks)),
+        evaluation_random_blocks=blocks.choice(
+            "evaluation_random_blocks", None, get_args(EvaluationRandomBlocks)
+        ),
+        simulated=False,
+    )
 
 
 def read_tensors(folder: Path) -> NamedArrays:
-    """Return the tensors of a folder by Hugging Face's names. Raises OutlastError."""
+    """Return the weights of a folder by Hugging Face's names.
+
+    Raises:
+        OutlastError: no weights, pickled or damaged ones, or a tensor that is no float: it would be another
+            model.
+    """
     path = folder / WEIGHTS_NAME
     if not path.exists():
         raise _no_weights(folder)
     try:
         with safetensors.safe_open(path, framework="np") as file:
-            names = file.keys()
+            stored = file.keys()
+            names = [name for name in stored if not name.endswith(_BUFFERS)]
+            for name in names:
+                _check_float(name, file.get_slice(name).get_dtype())
             tensors = {name: np.asarray(file.get_tensor(name)) for name in names}
     except (safetensors.SafetensorError, OSError, TypeError) as error:
         raise OutlastError(f"Cannot read the weights: {error}") from None
@@ -297,6 +322,36 @@ def read_tensors(folder: Path) -> NamedArrays:
             name.removesuffix(old) + new if name.endswith(old) else name: tensors[name] for name in tensors
         }
     return tensors
+
+
+def _check_float(name: str, kind: str) -> None:
+    if kind not in _FLOATS:
+        raise OutlastError(
+            f"{name} is {kind}.",
+            expected="one of " + ", ".join(_FLOATS),
+            remedy="take the weights from before they were quantised",
+        )
+
+
+def check_decoder(tensors: NamedArrays, table: ParamTable) -> None:
+    """Check that a projection stored beside the embeddings is theirs, as ``tie_word_embeddings`` says.
+
+    Raises:
+        OutlastError: it is another.
+    """
+    flat = flatten(table)
+    for part, tied in (("weight", "embeddings/word"), ("bias", "head/bias")):
+        for decoder in DECODERS:
+            own, other = tensors.get(f"{decoder}.{part}"), tensors.get(flat[tied].hf)
+            if own is not None and other is not None and not _same(own, other):
+                raise OutlastError(
+                    f"{decoder}.{part} differs from {flat[tied].hf}.",
+                    expected="a model whose projection onto the vocabulary is its word embeddings",
+                )
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return one.shape == other.shape and bool(np.array_equal(one, other))
 
 
 def _no_weights(folder: Path) -> OutlastError:

@@ -43,7 +43,7 @@ def from_huggingface(table: ParamTable, tensors: Mapping[str, NDArray[Any]]) -> 
     """Return float32 parameters, flat, under our names. Tensors the table does not name are left out.
 
     Raises:
-        OutlastError: tensors that are missing or of another shape.
+        OutlastError: tensors that are missing, of another shape or not finite.
     """
     flat: dict[str, Param] = flatten(table)
     places = {name: list(_places(param)) for name, param in flat.items()}
@@ -55,13 +55,18 @@ def from_huggingface(table: ParamTable, tensors: Mapping[str, NDArray[Any]]) -> 
             + ("..." if missing[5:] else "")
         )
     params: NamedArrays = {}
+    not_finite: list[str] = []
     for name, param in flat.items():
         parts: list[NDArray[Any]] = []
         for hf_name, _ in places[name]:
             tensor = tensors[hf_name].astype(np.float32)
+            _check_shape(hf_name, tensor.shape, _stored_shape(param))
+            if not np.isfinite(tensor).all():
+                not_finite.append(hf_name)
             parts.append(_from_torch(tensor) if param.hf_transposed else tensor)
-            _check_shape(hf_name, parts[-1].shape, param.shape[1:] if param.stacked else param.shape)
         params[name] = np.stack(parts) if param.stacked else np.ascontiguousarray(parts[0])
+    if not_finite:
+        raise OutlastError("Some weights are not finite: " + ", ".join(not_finite[:5]))
     return params
 
 
@@ -77,6 +82,14 @@ def _to_torch(kernel: NDArray[Any]) -> NDArray[Any]:
 
 def _from_torch(tensor: NDArray[Any]) -> NDArray[Any]:
     return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
+
+
+def _stored_shape(param: Param) -> tuple[int, ...]:
+    """The shape of one layer's tensor, as it stands in the file."""
+    shape = param.shape[1:] if param.stacked else param.shape
+    if not param.hf_transposed:
+        return shape
+    return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
 
 
 def _places(param: Param) -> Iterator[tuple[str, int | None]]:

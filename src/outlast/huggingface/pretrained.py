@@ -11,24 +11,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from outlast.errors import OutlastError
-from outlast.huggingface.load import HEADS, naming, read_encoder_config, read_tensors
+from outlast.huggingface.load import (
+    DECODERS,
+    HEADS,
+    check_decoder,
+    naming,
+    read_encoder_config,
+    read_tensors,
+)
 from outlast.huggingface.names import NamedArrays, from_huggingface, huggingface_names
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.config import FAMILIES, EncoderConfig
 from outlast.models.next_sentence import HEAD, POOLER
 from outlast.models.params import ParamTable, flatten
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _BARE = ("embeddings.", "encoder.", "pooler.", "layers.", "final_norm.")
 """How the names begin in the file of an encoder that was saved without heads."""
 
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-_DECODERS = ("cls.predictions.decoder", "lm_head.decoder", "decoder")
-"""The projection onto the vocabulary under a name of its own: the word embeddings, and the head's bias."""
+_SHARED = {"head.dense.weight", "head.norm.weight"}
+"""Under these names ModernBERT's classifiers have a transform, trained for their classes; without the bias of
+the projection onto the vocabulary it is no half of a masked-LM head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,21 +60,21 @@ def read_pretrained(folder: Path) -> Pretrained:
     table = ARCHITECTURES[config.architecture].param_table(config)
     with naming(folder):
         tensors = _with_prefix(read_tensors(folder), table)
-        check_floats(tensors)
         groups = {group: _found(table, group, tensors) for group in HEADS if group in table}
         if not groups.get(HEAD):
             groups[POOLER] = False  # without the head there is nothing it was trained for here
             config = replace(config, next_sentence=False)
         kept = {group: params for group, params in table.items() if groups.get(group, True)}
-        _check_decoder(tensors, table)
+        check_decoder(tensors, table)
         params = from_huggingface(kept, tensors)
-        refuse_not_finite(params)
     taken = huggingface_names(kept)
     return Pretrained(
         config=config,
         params=params,
         missing=tuple(group for group in ("head", HEAD) if group in table and not groups[group]),
-        left_out=tuple(sorted(name for name in tensors if name not in taken and not _is_copy(name))),
+        left_out=tuple(
+            sorted(name for name in tensors if name not in taken and name.rpartition(".")[0] not in DECODERS)
+        ),
     )
 
 
@@ -79,7 +82,7 @@ def _found(table: ParamTable, group: str, tensors: Mapping[str, Any]) -> bool:
     """Whether a head is there. Half a head is an error: its other half would be random."""
     names = sorted(huggingface_names({group: table[group]}))
     missing = [name for name in names if name not in tensors]
-    if missing and len(missing) < len(names):
+    if missing and not _SHARED.issuperset(set(names).difference(missing)):
         raise OutlastError("A head is there in part; it lacks " + ", ".join(missing) + ".")
     return not missing
 
@@ -91,42 +94,3 @@ def _with_prefix(tensors: NamedArrays, table: ParamTable) -> NamedArrays:
     if word in tensors or word.removeprefix(prefix) not in tensors:
         return tensors
     return {prefix + name if name.startswith(_BARE) else name: value for name, value in tensors.items()}
-
-
-def refuse_not_finite(params: NamedArrays) -> None:
-    """Raise OutlastError naming the first arrays that hold an infinity or NaN."""
-    not_finite = [name for name, value in params.items() if not np.isfinite(value).all()]
-    if not_finite:
-        raise OutlastError("Some weights are not finite: " + ", ".join(not_finite[:5]))
-
-
-def check_floats(tensors: NamedArrays) -> None:
-    """Raise OutlastError where a weight is no float: it would be another model."""
-    for name, value in tensors.items():
-        if value.dtype.name not in _FLOATS and not name.endswith(_BUFFERS):
-            raise OutlastError(
-                f"{name} is {value.dtype}.",
-                expected="one of " + ", ".join(_FLOATS),
-                remedy="import the weights from before they were quantised",
-            )
-
-
-def _is_copy(name: str) -> bool:
-    return name.endswith(_BUFFERS) or name.rpartition(".")[0] in _DECODERS
-
-
-def _check_decoder(tensors: NamedArrays, table: ParamTable) -> None:
-    """Check that a projection stored beside the embeddings is theirs, as ``tie_word_embeddings`` says."""
-    flat = flatten(table)
-    for part, tied in (("weight", "embeddings/word"), ("bias", "head/bias")):
-        for decoder in _DECODERS:
-            own, other = tensors.get(f"{decoder}.{part}"), tensors.get(flat[tied].hf)
-            if own is not None and other is not None and not _same(own, other):
-                raise OutlastError(
-                    f"{decoder}.{part} differs from {flat[tied].hf}.",
-                    expected="a model whose projection onto the vocabulary is its word embeddings",
-                )
-
-
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    return one.shape == other.shape and bool(np.array_equal(one, other))

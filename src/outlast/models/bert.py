@@ -115,7 +115,7 @@ def predict_tokens(
     """Return float32 logits over the vocabulary; the projection is the word embeddings' transpose."""
     head = params["head"]
     with jax.named_scope("head"):
-        x = ACTIVATIONS[config.activation](dense(hidden, head["dense"]))
+        x = ACTIVATIONS[config.head_activation](dense(hidden, head["dense"]))
         x = layer_norm(x, head["norm"], config.layer_norm_epsilon)
         table = params["embeddings"]["word"].astype(x.dtype)
         logits = jnp.einsum("bpd,vd->bpv", x, table, preferred_element_type=jnp.float32)

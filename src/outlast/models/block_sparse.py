@@ -13,8 +13,6 @@ queries that are padding. Otherwise than the original: keys that are padding get
 Letters: b row, l query position, m key position, h head, k size of a head, n block, r random block.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -29,11 +27,16 @@ _GLOBAL_AND_WINDOW = 5
 
 
 def is_sparse(length: int, *, block_size: int, num_random_blocks: int) -> bool:
-    """Return whether a sequence is long enough for sparse attention; a shorter one is attended to in full.
+    """Return whether a sequence is long enough for sparse attention; a shorter one is attended to in full."""
+    return length > longest_in_full(block_size=block_size, num_random_blocks=num_random_blocks)
+
+
+def longest_in_full(*, block_size: int, num_random_blocks: int) -> int:
+    """Return the tokens of the longest sequence that is attended to in full.
 
     The border, 2r + 5 blocks, is the original's: below it the blocks would cover nearly all pairs.
     """
-    return math.ceil(length / block_size) > 2 * num_random_blocks + _GLOBAL_AND_WINDOW
+    return (2 * num_random_blocks + _GLOBAL_AND_WINDOW) * block_size
 
 
 def block_sparse_attend(

@@ -53,7 +53,7 @@ class ModelConfig:
     """Standard deviation of the truncated normal the matrices start from."""
     activation: ActivationName | None = None
     """gelu is the exact (erf) form, gelu_new the tanh form. gelu_new for bigbird, gelu for others where not
-    given."""
+    given. The masked-LM head of roberta has gelu in any case, as in transformers."""
     attention: AttentionName | None = None
     """bigbird: block_sparse (where not given), full, or simulated_sparse, the dense reference of it.
     modernbert: alternating. Others: full."""
@@ -143,6 +143,11 @@ class EncoderConfig:
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def head_activation(self) -> ActivationName:
+        """Activation of the masked-LM head."""
+        return FAMILIES[self.architecture].head_activation or self.activation
 
     @property
     def position_offset(self) -> int:

@@ -55,6 +55,8 @@ class Family:
     layer_norm_epsilon: float
     presets: Mapping[PresetName, Preset]
     activation: ActivationName = "gelu"
+    head_activation: ActivationName | None = None
+    """Of the masked-LM head, where that has its own whatever the layers have."""
     attentions: tuple[AttentionName, ...] = ("full",)
     """Those it can compute, the default first."""
     dropout: float = 0.1
@@ -75,6 +77,7 @@ FAMILIES: dict[str, Family] = {
         type_vocab_size=1,
         layer_norm_epsilon=1e-5,
         presets=_BERT_PRESETS,
+        head_activation="gelu",
     ),
     "bert": Family(
         module="bert",
