@@ -31,9 +31,9 @@ from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAtt
 
 from outlast.models.attention import attend
 from outlast.models.block_sparse import block_sparse_attend
-from outlast.models.config import BlockSparse, ModelConfig, resolve_model
+from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.families import AttentionName
-from outlast.models.random_blocks import random_block_table
+from outlast.models.random_blocks import BlockSparse, random_block_table
 from outlast.training.config import OptimizerConfig
 
 HEADS, SIZE, BLOCK, RANDOM = 12, 64, 64, 3

@@ -93,6 +93,16 @@ def test_a_model_with_one_token_type_takes_no_pairs() -> None:
         make_recipe({"stream": {"packing": "pairs"}, "model": {"architecture": "roberta"}}, where="here")
 
 
+def test_attention_is_checked_at_the_length_of_every_phase() -> None:
+    """The longest is sparse; only the shorter one is among the lengths that the library plans by itself."""
+    model = {"architecture": "bigbird", "random_blocks": "transformers", "block_size": 256}
+    phases = [{"steps": 1, "sequence_length": 4096}, {"steps": 1, "sequence_length": 8192}]
+    given = {"model": {**model, "max_positions": 8192}, "training": {"phases": phases[1:]}}
+    make_recipe(given, where="here")
+    with pytest.raises(ConfigError, match="not 3 random blocks of 256 tokens"):
+        make_recipe({**given, "training": {"phases": phases}}, where="here")
+
+
 @pytest.mark.parametrize(
     ("model", "objective", "share"),
     [

@@ -146,13 +146,16 @@ def make_recipe(data: dict[str, Any], *, where: str) -> Recipe:
     if recipe.objective.whole_words:
         recipe = _with_words(recipe)
     # Only the tokenizer will tell its size and ids, but all else must fit together before data is prepared.
-    encoder = resolve_model(
-        recipe.model,
-        vocab_size=recipe.model.vocab_size or recipe.tokenizer.vocab_size,
-        special_ids={"pad": 0},
-        sequence_length=max(lengths),
-        next_sentence=recipe.objective.next_sentence,
-    )
+    encoder, *_ = [  # of any of the lengths, after a check of each
+        resolve_model(
+            recipe.model,
+            vocab_size=recipe.model.vocab_size or recipe.tokenizer.vocab_size,
+            special_ids={"pad": 0},
+            sequence_length=length,
+            next_sentence=recipe.objective.next_sentence,
+        )
+        for length in sorted(lengths, reverse=True)
+    ]
     if recipe.objective.next_sentence and recipe.stream.packing != "pairs":
         raise ConfigError(
             "Next-sentence prediction needs examples of two segments.",

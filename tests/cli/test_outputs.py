@@ -137,7 +137,8 @@ def test_pairs_are_added_and_described(outlast: Run, tmp_path: Path) -> None:
 
 def test_checkpoints_listed_to_a_person(outlast: Run, train: Run, tmp_path: Path) -> None:
     for total_steps in (1, 2, 3):
-        train(f"training.total_steps={total_steps}", "checkpoint.keep_newest=5")
+        told = train(f"training.total_steps={total_steps}", "checkpoint.keep_newest=5").err
+        assert f"optimizer.warmup_steps is 20, the run has {total_steps} steps" in told
     rows = json.loads(outlast("checkpoint", "list", tmp_path / "run", "--json").out)
     assert [row["step"] for row in rows] == [3, 2, 1]  # newest first
     header, *lines = outlast("checkpoint", "list", tmp_path / "run").out.splitlines()

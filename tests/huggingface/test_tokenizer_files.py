@@ -13,11 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 
 from outlast.config import build
+from outlast.huggingface.export import export_model
 from outlast.huggingface.tokenizer_files import tokenizer_json, write_tokenizer_files
+from outlast.models.architectures import ARCHITECTURES
+from outlast.models.config import ArchitectureName, ModelConfig, resolve_model
+from outlast.models.params import flatten, init_params
 from outlast.storage import open_store
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.encode import Tokenizer, hide_special_tokens, load_tokenizer
@@ -63,7 +68,7 @@ def trained(folder: Path, options: dict[str, Any]) -> Tokenizer:
 
 def exported_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """The ids of tokenizer.json, special tokens in text left alone as we leave them."""
-    text = json.dumps(tokenizer_json(tokenizer), ensure_ascii=False)
+    text = json.dumps(tokenizer_json(tokenizer, type_vocab_size=2), ensure_ascii=False)
     converted = tokenizers.Tokenizer.from_str(hide_special_tokens(text.encode()))
     converted.encode_special_tokens = True
     return [encoding.ids for encoding in converted.encode_batch(texts, add_special_tokens=False)]
@@ -130,7 +135,7 @@ def test_chinese_characters_stay_apart_in_the_exported_file(test_data: Path, tmp
         found = [tokenizer.piece(number) for number in tokenizer.encode(text)]
         unknown = found.count("<unk>")
         assert len(chinese.findall("".join(found))) + unknown >= len(chinese.findall(text))
-    assert '"handle_chinese_chars": true' in json.dumps(tokenizer_json(tokenizer))
+    assert '"handle_chinese_chars": true' in json.dumps(tokenizer_json(tokenizer, type_vocab_size=2))
 
 
 def test_a_unigram_model_differs_in_ties_only(tmp_path: Path) -> None:
@@ -152,7 +157,7 @@ def test_known_differences_in_normalization(test_data: Path, tmp_path: Path) -> 
 
 def test_special_tokens_in_text_and_the_template(tmp_path: Path) -> None:
     tokenizer = trained(tmp_path, {"kind": "bpe"})
-    write_tokenizer_files(tokenizer, tmp_path / "out", max_length=128)
+    write_tokenizer_files(tokenizer, tmp_path / "out", max_length=128, type_vocab_size=2)
     converted = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
     ids = tokenizer.manifest.special_ids
     a, b = tokenizer.encode("one two").tolist(), tokenizer.encode("three").tolist()
@@ -164,6 +169,17 @@ def test_special_tokens_in_text_and_the_template(tmp_path: Path) -> None:
     assert ids["mask"] in masked.ids
     config = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
     assert (config["model_max_length"], config["mask_token"]) == (128, "[MASK]")
+    assert "token_type_ids" in config["model_input_names"]
+
+
+def test_a_model_with_one_token_type_gets_no_other(tmp_path: Path) -> None:
+    tokenizer = trained(tmp_path, {"kind": "bpe"})
+    write_tokenizer_files(tokenizer, tmp_path / "out", max_length=128, type_vocab_size=1)
+    converted = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    pair = converted.encode("one two", "three")
+    assert pair.type_ids == [0] * len(pair.ids)
+    config = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
+    assert config["model_input_names"] == ["input_ids", "attention_mask"]
 
 
 @pytest.mark.peers
@@ -172,7 +188,7 @@ def test_transformers_loads_the_files(tmp_path: Path, options: dict[str, Any]) -
     from transformers import AutoTokenizer
 
     tokenizer = trained(tmp_path, options)
-    write_tokenizer_files(tokenizer, tmp_path / "out", max_length=128)
+    write_tokenizer_files(tokenizer, tmp_path / "out", max_length=128, type_vocab_size=2)
     loaded: Any = AutoTokenizer.from_pretrained(str(tmp_path / "out"))
     ids = tokenizer.manifest.special_ids
     assert loaded.is_fast
@@ -186,3 +202,43 @@ def test_transformers_loads_the_files(tmp_path: Path, options: dict[str, Any]) -
     assert set(pair) == {"input_ids", "token_type_ids", "attention_mask"}
     assert pair["token_type_ids"][-1] == 1
     assert ids["mask"] in loaded(f"def {loaded.mask_token}(x):")["input_ids"]
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_transformers_runs_the_exported_model_on_one_text_and_on_a_pair(
+    tmp_path: Path, architecture: ArchitectureName
+) -> None:
+    import torch
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    tokenizer = trained(tmp_path, {"library": "tokenizers"})
+    special_ids, vocab_size = tokenizer.manifest.special_ids, tokenizer.manifest.vocab_size
+    sizes: dict[str, Any] = {"preset": "tiny", "hidden_size": 32, "num_heads": 4, "max_positions": 64}
+    encoder = resolve_model(
+        ModelConfig(architecture=architecture, **sizes),
+        vocab_size=vocab_size,
+        special_ids=special_ids,
+        sequence_length=64,
+    )
+    params = flatten(init_params(ARCHITECTURES[architecture].param_table(encoder), 0))
+    out = export_model(
+        {name: np.asarray(value) for name, value in params.items()},
+        encoder,
+        tmp_path / "out",
+        special_ids=special_ids,
+        write_tokenizer=lambda folder: write_tokenizer_files(
+            tokenizer, folder, max_length=64, type_vocab_size=encoder.type_vocab_size
+        ),
+        provenance={},
+    )
+    loaded: Any = AutoTokenizer.from_pretrained(str(out))
+    model: Any = AutoModelForMaskedLM.from_pretrained(str(out)).eval()
+    for texts in (("def f(x):",), ("def f(x):", "return 1")):
+        given = loaded(*texts, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**given).logits
+        assert logits.shape == (1, given["input_ids"].shape[1], vocab_size)
+        assert bool(torch.isfinite(logits).all())
+    assert ("token_type_ids" in given) == (encoder.type_vocab_size > 1)

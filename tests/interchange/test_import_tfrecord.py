@@ -1,6 +1,7 @@
 """Importing TFRecord files: as they are or as tokens, each record checked, the same after a kill."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from outlast.interchange.import_tfrecord import ImportConfig, import_tfrecord
 from outlast.interchange.restore import unmask
 from outlast.interchange.tf_example import encode_rows
 from outlast.interchange.tfrecord import Compression
-from outlast.shards.manifest import read_manifest
+from outlast.shards.manifest import read_manifest, write_manifest
 from outlast.shards.read import open_shard
 from outlast.shards.verify import describe_manifest, verify_manifest
 from outlast.storage import LocalStore
@@ -90,6 +91,7 @@ def test_records_come_back_as_they_were(tmp_path: Path, tokenizer: str, compress
     manifest, _ = read_manifest(url)
     assert manifest.examples is not None
     assert manifest.examples.num_predictions == 5
+    assert [entry.num_token_types for entry in manifest.shards("train")] == [2, 2]
 
 
 def test_a_classifier_s_records_come_back(tmp_path: Path, tokenizer: str) -> None:
@@ -318,6 +320,16 @@ def test_imported_examples_are_exported_with_their_masks(tmp_path: Path, tokeniz
     ):
         with pytest.raises(ConfigError, match=message):
             export_tfrecord(url, str(tmp_path / "other"), wrong, num_processes=1)
+
+
+def test_a_wrong_number_of_token_types_is_seen(tmp_path: Path, tokenizer: str) -> None:
+    write_bert_file(tmp_path / "f", masked_rows(6))
+    url = bring_in([tmp_path / "f"], tokenizer, tmp_path / "out")
+    manifest, store = read_manifest(url)
+    [entry] = manifest.shards("train")
+    write_manifest(store, replace(manifest, splits={"train": (replace(entry, num_token_types=1),)}))
+    [problem] = verify_manifest(url)
+    assert problem == f"{entry.name}: holds 2 token types, the manifest says 1"
 
 
 def test_damaged_example_shards_are_seen(tmp_path: Path, tokenizer: str) -> None:

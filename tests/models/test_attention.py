@@ -1,9 +1,14 @@
 """Attention against NumPy in float64, and what masks must do."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from outlast.errors import ConfigError
 from outlast.models.attention import attend
+from outlast.models.kernels import AttentionKernel
+from outlast.models.randomness import row_keys
 
 RNG = np.random.default_rng(0)
 QUERY, KEY, VALUE = (RNG.normal(size=(2, 5, 3, 4)) for _ in range(3))
@@ -38,3 +43,20 @@ def test_no_mask_is_a_mask_of_ones() -> None:
 def test_a_row_without_real_tokens_stays_finite() -> None:
     found = run(mask=np.array([[0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]))
     np.testing.assert_allclose(found[0], np.broadcast_to(VALUE[0].mean(0), (5, 3, 4)), atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["plain", "fused"])
+def test_more_probabilities_than_dropout_can_number_are_refused(kernel: AttentionKernel) -> None:
+    def shape_of(rate: float) -> jax.ShapeDtypeStruct:
+        heads = jax.ShapeDtypeStruct((1, 16_384, 16, 64), jnp.bfloat16)
+        keys = row_keys(0, "train", 0, jnp.arange(1))
+        return jax.eval_shape(
+            lambda x: attend(
+                x, x, x, attention_mask=None, dropout_keys=keys, dropout_rate=rate, kernel=kernel
+            ),
+            heads,
+        )
+
+    with pytest.raises(ConfigError, match=r"16 heads[\s\S]*up to 16383 tokens[\s\S]*block-sparse attention"):
+        shape_of(0.1)
+    assert shape_of(0.0).shape == (1, 16_384, 16, 64)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import Array
 
+from outlast.errors import ConfigError
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.bert import EncoderInputs, encode, param_table, position_ids, predict_tokens
 from outlast.models.config import EncoderConfig, ModelConfig, resolve_model
@@ -90,6 +91,25 @@ def bigbird(num_layers: int, block_size: int) -> EncoderConfig:
 def test_bigbirds_memory_grows_with_the_length_and_not_with_its_square() -> None:
     config = bigbird(num_layers=2, block_size=16)
     assert temporary_bytes(config, "selective", 4096) < 4.6 * temporary_bytes(config, "selective", 1024)
+
+
+def test_evaluating_as_the_library_draws_no_table() -> None:
+    """Of blocks of 256 tokens at 3,072 the library has none to train with, and evaluates all the same."""
+    config = bigbird(num_layers=1, block_size=256)
+    assert config.sparse is not None
+    sparse = dataclasses.replace(
+        config.sparse,
+        num_random_blocks=2,
+        random_blocks="transformers",
+        evaluation_random_blocks="first_block",
+    )
+    config = dataclasses.replace(config, sparse=sparse)
+    arguments = abstract(param_table(config)), EncoderInputs(jnp.zeros((1, 3072), jnp.int32))
+    found = jax.eval_shape(partial(encode, config=config), *arguments)
+    assert found.shape == (1, 3072, 64)
+    keys = row_keys(0, "train", 0, jnp.arange(1))
+    with pytest.raises(ConfigError, match="random blocks"):
+        jax.eval_shape(partial(encode, config=config, dropout_keys=keys), *arguments)
 
 
 def test_remat_saves_memory() -> None:

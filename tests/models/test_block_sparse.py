@@ -1,6 +1,7 @@
 """Block-sparse attention equals the dense formula, forward and backward, at any length and padding."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +9,10 @@ import numpy as np
 import pytest
 from jax import Array
 
-from outlast.models.block_sparse import block_sparse_attend, is_sparse, simulated_sparse_attend
-from outlast.models.config import BlockSparse
+from outlast.errors import ConfigError
+from outlast.models.block_sparse import block_sparse_attend, simulated_sparse_attend
 from outlast.models.heads import map_heads
-from outlast.models.random_blocks import first_block_table, random_block_table
+from outlast.models.random_blocks import BlockSparse, first_block_table, is_sparse, random_block_table
 
 BLOCK, HEADS, SIZE, ROWS = 4, 3, 8, 2
 
@@ -64,7 +65,7 @@ def test_sparse_attention_equals_the_dense_formula_forward_and_backward(length: 
 
 def test_a_block_that_stands_twice_counts_twice() -> None:
     query, key, value, _ = arrays(48)
-    blocks = jnp.asarray(first_block_table(table_of(pattern(), 12)))
+    blocks = jnp.asarray(first_block_table((HEADS, 10, 3)))
     found, expected = (
         attend(query, key, value, attention_mask=None, random_blocks=blocks, block_size=BLOCK)
         for attend in (block_sparse_attend, simulated_sparse_attend)
@@ -100,6 +101,43 @@ def test_random_blocks_reach_the_whole_sequence_and_differ_by_seed_layer_and_hea
     others = [table_of(pattern(seed=1), 40), table_of(pattern(), 40, layer=1), table[::-1]]
     assert all(not np.array_equal(table, other) for other in others)
     np.testing.assert_array_equal(table[0, :3], [[12, 21, 26], [14, 15, 35], [1, 5, 8]])
+
+
+def library_table(
+    block_size: int, num_random_blocks: int, length: int, max_positions: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+    sparse = pattern(kind="transformers", num_random_blocks=num_random_blocks)
+    return random_block_table(
+        replace(sparse, block_size=block_size),
+        num_layers=2,
+        num_heads=HEADS,
+        num_blocks=-(-length // block_size),
+        max_positions=max_positions,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((256, 3, 4096, 4096), r"not 3 random blocks of 256 tokens[\s\S]*model\.block_size to less"),
+        ((256, 1, 3072, 4096), "not 1 random blocks of 256 tokens"),
+        ((128, 5, 3072, 3072), "not 5 random blocks of 128 tokens"),
+        ((64, 3, 961, 1000), r"1000 positions do not fit 16 blocks[\s\S]*model\.max_positions to 1024"),
+        ((512, 1, 4096, 8192), r"8192 positions do not fit 8 blocks[\s\S]*model\.max_positions to 4096"),
+    ],
+)
+def test_what_the_librarys_plan_cannot_draw_is_refused(
+    sizes: tuple[int, int, int, int], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        library_table(*sizes)
+
+
+def test_a_row_that_one_block_is_left_for_has_it_in_all_places() -> None:
+    """As in the library: NumPy spreads a single value over the row."""
+    table = library_table(192, 2, 3072, 3072)
+    np.testing.assert_array_equal(table[:, :, 1], np.full((2, HEADS, 2), 4))
+    assert library_table(512, 1, 4096, 4096 + 512).max() <= 7
 
 
 def test_short_sequences_are_attended_to_in_full() -> None:

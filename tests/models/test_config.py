@@ -70,6 +70,9 @@ def test_a_configuration_is_hashable_so_that_jit_can_take_it() -> None:
     assert hash(resolve()) == hash(resolve())
 
 
+LARGE: dict[str, Any] = {"preset": "large", "max_positions": 16_384, "sequence_length": 16_384}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -84,11 +87,33 @@ def test_a_configuration_is_hashable_so_that_jit_can_take_it() -> None:
         ({"architecture": "bigbird", "local_attention": 64}, "local_attention belongs to modernbert"),
         ({"attention": "block_sparse"}, "not one that roberta has"),
         ({"architecture": "modernbert", "num_layers": 1}, "make no ModernBERT"),
+        ({**LARGE, "architecture": "roberta"}, r"16 heads .* 16384 tokens[\s\S]*attention_dropout to 0"),
+        ({**LARGE, "architecture": "modernbert", "attention_dropout": 0.1}, "up to 16383 tokens"),
+        ({**LARGE, "architecture": "bigbird", "attention": "full"}, "more than dropout can number"),
+        (
+            {"architecture": "bigbird", "random_blocks": "transformers", "block_size": 256}
+            | {"max_positions": 4096, "sequence_length": 4096},
+            "not 3 random blocks of 256 tokens",
+        ),
     ],
 )
 def test_mistakes_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"architecture": "bigbird"},
+        {"architecture": "modernbert"},
+        {"architecture": "roberta", "attention_dropout": 0.0},
+        {"architecture": "roberta", "sequence_length": 16_383},
+    ],
+    ids=str,
+)
+def test_long_sequences_without_dropout_of_full_attention_are_taken(values: dict[str, Any]) -> None:
+    assert resolve(**{**LARGE, **values}).num_heads == 16
 
 
 def test_a_tokenizer_without_a_pad_id_is_refused() -> None:

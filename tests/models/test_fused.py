@@ -13,10 +13,15 @@ from jax import Array
 
 from outlast.models.attention import key_bias, pair_bias, plain_attend
 from outlast.models.block_sparse import simulated_sparse_attend
-from outlast.models.config import BlockSparse, RandomBlocks
 from outlast.models.fused import fused_attend, fused_blocks
 from outlast.models.fused_walk import Lists, lists_by_key, lists_by_query, walk
-from outlast.models.random_blocks import first_block_table, none_twice, random_block_table
+from outlast.models.random_blocks import (
+    BlockSparse,
+    RandomBlocks,
+    first_block_table,
+    none_twice,
+    random_block_table,
+)
 from outlast.models.randomness import row_keys
 
 HEADS, SIZE = 2, 16
@@ -127,7 +132,7 @@ def table_of(kind: str, block_size: int, num_blocks: int, num_random: int) -> Ar
     table = random_block_table(
         sparse, num_layers=1, num_heads=HEADS, num_blocks=num_blocks, max_positions=length
     )
-    table = first_block_table(table) if kind == "first block" else table
+    table = first_block_table(table.shape) if kind == "first block" else table
     assert num_random == 0 or none_twice(table) == (kind == "uniform")
     return jnp.asarray(table[0])
 

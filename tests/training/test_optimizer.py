@@ -17,7 +17,7 @@ from outlast.models.params import flatten
 from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
 from outlast.recipe import ImageRecipe, in_steps, read_run_recipe
 from outlast.training.config import OptimizerConfig
-from outlast.training.optimizer import decays, make_optimizer, make_schedule
+from outlast.training.optimizer import decays, find_too_short, make_optimizer, make_schedule
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -44,6 +44,26 @@ def test_constant_then_decay() -> None:
     found = rates(OptimizerConfig(learning_rate=1.0, schedule="constant", warmup_steps=2, decay_steps=4), 10)
     np.testing.assert_allclose(found, [0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25], rtol=1e-6)
     assert rates(OptimizerConfig(learning_rate=1.0, schedule="constant"), 5) == [1.0] * 5
+
+
+def test_a_decay_longer_than_the_run_begins_after_the_warm_up() -> None:
+    config = OptimizerConfig(
+        learning_rate=1.0, schedule="constant", warmup_steps=2, decay_steps=10, final_fraction=0.2
+    )
+    np.testing.assert_allclose(rates(config, 6), [0.5, 1, 1, 0.8, 0.6, 0.4], rtol=1e-6)
+    told = find_too_short(config, 6)
+    assert told is not None
+    assert "decay_steps is 10, the run has 4 steps after the warm-up" in told
+    assert find_too_short(config, 12) is None
+
+
+def test_a_run_shorter_than_its_warm_up_has_the_beginning_of_it() -> None:
+    config = OptimizerConfig(learning_rate=1.0, warmup_steps=6)
+    np.testing.assert_allclose(rates(config, 3), [1 / 6, 2 / 6, 3 / 6], rtol=1e-6)
+    told = find_too_short(config, 5)
+    assert told is not None
+    assert "warmup_steps is 6, the run has 5 steps" in told
+    assert find_too_short(config, 6) is None
 
 
 def test_step_decay_divides_by_five() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,10 +11,12 @@ import pytest
 
 from outlast.errors import ConfigError
 from outlast.interchange.import_tfrecord import ImportConfig, import_tfrecord
-from outlast.models.config import ModelConfig, resolve_model
+from outlast.models.config import FAMILIES, ModelConfig, resolve_model
 from outlast.models.randomness import fold, row_keys
 from outlast.objectives.config import MlmConfig
 from outlast.objectives.mlm import MlmObjective, given_masks, make_objective
+from outlast.recipe import make_recipe
+from outlast.run.parts import assemble
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from outlast.training.config import OptimizerConfig
@@ -128,3 +131,33 @@ def test_another_number_of_predictions_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"5 predictions each, the recipe 7[\s\S]*set it to 5"):
         given_masks(batch, MlmConfig(max_predictions=7))
     assert given_masks(batch, MlmConfig(max_predictions=5)).labels.shape == (ROWS, 5)
+
+
+@pytest.mark.parametrize(
+    ("highest", "refused"),
+    [(0, []), (1, ["roberta", "modernbert"]), (2, ["roberta", "modernbert", "bert", "bigbird"])],
+)
+def test_a_model_without_the_token_types_is_refused(tmp_path: Path, highest: int, refused: list[str]) -> None:
+    """A type that a model has no row for is NaN, or nothing. Types of 0 alone are for every model."""
+    rows = masked_rows(ROWS)
+    rows["token_type_ids"] *= highest
+    write_bert_file(tmp_path / "f.tfrecord", rows)
+    url = import_tfrecord(
+        [str(tmp_path / "f.tfrecord")],
+        str(tmp_path / "data"),
+        ImportConfig(),
+        tokenizer=str(write_tokenizer_folder(tmp_path / "tokenizer")),
+        num_processes=1,
+    )
+    for architecture in FAMILIES:
+        stream = {"manifest": url, "sequence_length": LENGTH, "global_batch_size": ROWS}
+        model = {"architecture": architecture, "preset": "tiny"}
+        recipe = make_recipe({"stream": stream, "model": model}, where="test")
+        if architecture not in refused:
+            assemble(recipe)
+            continue
+        with pytest.raises(
+            ConfigError, match=f"have {highest + 1} token types[\\s\\S]*--as tokens"
+        ) as caught:
+            assemble(recipe)
+        assert ("'bert'" in str(caught.value)) == (highest == 1)

@@ -3,7 +3,7 @@
 In: a tokenizer of either library. Out: ``tokenizer.json``, ``tokenizer_config.json``,
 ``special_tokens_map.json`` in a folder. The ids are ours for any text; what differs by design: transformers
 finds special tokens in text ("[MASK]" in a prompt is the mask), and frames text as [CLS] A [SEP] or [CLS] A
-[SEP] B [SEP] with type ids 0 and 1.
+[SEP] B [SEP]. B has type id 1 where the model has two token types; a model with one gets no type ids.
 """
 
 import json
@@ -21,11 +21,14 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 SPECIAL_TOKENS_NAME = "special_tokens_map.json"
 
 
-def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> None:
+def write_tokenizer_files(
+    tokenizer: Tokenizer, folder: Path, *, max_length: int, type_vocab_size: int
+) -> None:
     """Write the tokenizer's Hugging Face files into a folder, which is made where it is missing.
 
     Args:
         max_length: the longest input of the model, in tokens with [CLS] and [SEP].
+        type_vocab_size: token types of the model.
 
     Raises:
         TokenizerError: the folder cannot be written.
@@ -34,12 +37,16 @@ def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, *, max_length: int
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_input_names": [
+            "input_ids",
+            *(["token_type_ids"] if type_vocab_size > 1 else []),
+            "attention_mask",
+        ],
         "clean_up_tokenization_spaces": False,
         **names,
     }
     documents = {
-        TOKENIZER_NAME: tokenizer_json(tokenizer),
+        TOKENIZER_NAME: tokenizer_json(tokenizer, type_vocab_size=type_vocab_size),
         TOKENIZER_CONFIG_NAME: config,
         SPECIAL_TOKENS_NAME: names,
     }
@@ -54,8 +61,8 @@ def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, *, max_length: int
         ) from None
 
 
-def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the content of tokenizer.json."""
+def tokenizer_json(tokenizer: Tokenizer, *, type_vocab_size: int) -> dict[str, Any]:
+    """Return the content of tokenizer.json for a model with so many token types."""
     manifest = tokenizer.manifest
     if manifest.library == "sentencepiece":
         model = parse_model(tokenizer.model)
@@ -69,7 +76,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "added_tokens": [_absorbing(entry, manifest.special_ids["mask"]) for entry in parts["added_tokens"]],
         "normalizer": parts["normalizer"],
         "pre_tokenizer": parts["pre_tokenizer"],
-        "post_processor": _template(manifest),
+        "post_processor": _template(manifest, second_type=min(type_vocab_size - 1, 1)),
         "decoder": parts["decoder"],
         "model": parts["model"],
     }
@@ -88,7 +95,7 @@ def _control_tokens(model: SentencePieceModel, manifest: TokenizerManifest) -> l
     return [{"id": index, "content": model.pieces[index].text, **flags} for index in sorted(ids)]
 
 
-def _template(manifest: TokenizerManifest) -> dict[str, Any]:
+def _template(manifest: TokenizerManifest, *, second_type: int) -> dict[str, Any]:
     cls, sep = manifest.special_pieces["cls"], manifest.special_pieces["sep"]
 
     def special(piece: str, type_id: int) -> dict[str, Any]:
@@ -99,7 +106,7 @@ def _template(manifest: TokenizerManifest) -> dict[str, Any]:
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, special(sep, 1)],
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": second_type}}, special(sep, second_type)],
         "special_tokens": {
             piece: {"id": piece, "ids": [number], "tokens": [piece]} for piece, number in ids.items()
         },

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Integer
 
+from outlast.models.config import check_attention_dropout
 from outlast.models.heads import map_heads
 from outlast.models.kernels import Attend, AttentionKernel, alternatives, fits_triton, has_splash
 from outlast.models.layers import dropout
@@ -74,10 +75,15 @@ def attend(
         segment_ids: a position attends to its own segment only; None: to all.
         dropout_keys: for dropout on the probabilities; None for none.
         kernel: what may compute it where the device has something better than the plain formula.
+
+    Raises:
+        ConfigError: more probabilities in a row than dropout can number.
     """
     b, length, _, size = query.shape
     real = jnp.ones((b, length), jnp.bool_) if attention_mask is None else attention_mask.astype(jnp.bool_)
     drops = dropout_keys is not None and dropout_rate > 0
+    if drops:
+        check_attention_dropout(query.shape[2], length)
     scaled = query * jnp.asarray(size**-0.5, query.dtype)
 
     def on_tpu() -> Array:

@@ -20,13 +20,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from outlast.models.attention import AttentionMask, attend
-from outlast.models.block_sparse import block_sparse_attend, is_sparse, simulated_sparse_attend
+from outlast.models.block_sparse import block_sparse_attend, simulated_sparse_attend
 from outlast.models.config import EncoderConfig
 from outlast.models.kernels import AttentionKernel
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
 from outlast.models.next_sentence import next_sentence_table
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
-from outlast.models.random_blocks import Table, first_block_table, none_twice, random_block_table
+from outlast.models.random_blocks import Table, first_block_table, is_sparse, none_twice, random_block_table
 from outlast.models.randomness import RowKeys, fold
 from outlast.models.remat import Remat, kept, rematerialised
 
@@ -195,16 +195,18 @@ def _random_blocks(config: EncoderConfig, length: int, *, train: bool) -> Table 
         length, block_size=sparse.block_size, num_random_blocks=sparse.num_random_blocks
     ):
         return None
-    table = random_block_table(
+    num_blocks = -(-length // sparse.block_size)
+    if not train and sparse.evaluation_random_blocks == "first_block":
+        return first_block_table(
+            (config.num_layers, config.num_heads, num_blocks - 2, sparse.num_random_blocks)
+        )
+    return random_block_table(
         sparse,
         num_layers=config.num_layers,
         num_heads=config.num_heads,
-        num_blocks=-(-length // sparse.block_size),
+        num_blocks=num_blocks,
         max_positions=config.max_positions,
     )
-    if not train and sparse.evaluation_random_blocks == "first_block":
-        table = first_block_table(table)
-    return table
 
 
 def _embed(

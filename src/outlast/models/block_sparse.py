@@ -21,22 +21,8 @@ from jaxtyping import Bool, Float, Int
 from outlast.models.attention import AttentionMask, key_bias
 from outlast.models.heads import map_heads
 from outlast.models.kernels import AttentionKernel, alternatives, fits_triton, has_splash
+from outlast.models.random_blocks import GLOBAL_AND_WINDOW
 from outlast.models.splash import TILE, fits_blocks, splash_blocks
-
-_GLOBAL_AND_WINDOW = 5
-
-
-def is_sparse(length: int, *, block_size: int, num_random_blocks: int) -> bool:
-    """Return whether a sequence is long enough for sparse attention; a shorter one is attended to in full."""
-    return length > longest_in_full(block_size=block_size, num_random_blocks=num_random_blocks)
-
-
-def longest_in_full(*, block_size: int, num_random_blocks: int) -> int:
-    """Return the tokens of the longest sequence that is attended to in full.
-
-    The border, 2r + 5 blocks, is the original's: below it the blocks would cover nearly all pairs.
-    """
-    return (2 * num_random_blocks + _GLOBAL_AND_WINDOW) * block_size
 
 
 def block_sparse_attend(
@@ -106,7 +92,7 @@ def attend_on_tpu(
         real=real,
         seen=_pair_counts(random_blocks)[:, 1:-1] > 0,
         # First and last; the window of a tile's queries, which is at most three tiles wide; the random ones.
-        widest=_GLOBAL_AND_WINDOW + random_blocks.shape[2] * (TILE // block_size),
+        widest=GLOBAL_AND_WINDOW + random_blocks.shape[2] * (TILE // block_size),
         interpret=interpret,
     )
     edges = jnp.concatenate([query[:, :block_size], query[:, -block_size:]], axis=1)
@@ -161,7 +147,7 @@ def _slots(random_blocks: Int[Array, "h n-2 r"]) -> Int[Array, "h n-2 s"]:
     before = jnp.where(middle == 1, -1, middle - 1)
     after = jnp.where(middle == num_middle, -1, middle + 1)
     fixed = jnp.stack([jnp.zeros_like(middle), before, middle, after, last], axis=1)
-    shape = (num_heads, num_middle, _GLOBAL_AND_WINDOW)
+    shape = (num_heads, num_middle, GLOBAL_AND_WINDOW)
     return jnp.concatenate([jnp.broadcast_to(fixed[None], shape), random_blocks], axis=2)
 
 

@@ -5,9 +5,10 @@ special ids, sequence length. Out: an ``EncoderConfig``, which holds everything 
 need. No jax here, so a recipe is checked on any machine.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -21,9 +22,16 @@ from outlast.models.families import (
     PositionRule,
     PresetName,
 )
+from outlast.models.random_blocks import (
+    BlockSparse,
+    EvaluationRandomBlocks,
+    RandomBlocks,
+    check_random_blocks,
+    is_sparse,
+)
 
-RandomBlocks = Literal["uniform", "transformers"]
-EvaluationRandomBlocks = Literal["same", "first_block"]
+MOST_NUMBERED = 2**32 - 1
+"""Elements of a row that random bits can be drawn for: they are numbered with 32 bits (``randomness``)."""
 
 
 @table
@@ -77,19 +85,6 @@ class ModelConfig:
     """modernbert: base of the rotary positions in global layers."""
     local_theta: float = Field(default=10_000.0, gt=1)
     """modernbert: base of the rotary positions in local layers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockSparse:
-    """BigBird's pattern of attention (Zaheer et al., 2020); the keys of ``ModelConfig`` of the same names."""
-
-    block_size: int
-    num_random_blocks: int
-    random_block_seed: int
-    random_blocks: RandomBlocks
-    evaluation_random_blocks: EvaluationRandomBlocks
-    simulated: bool
-    """By the dense formula."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +173,7 @@ def resolve_model(
         next_sentence: whether the objective needs the next-sentence head.
 
     Raises:
-        ConfigError: sizes that do not fit together.
+        ConfigError: sizes that do not fit together, or attention that cannot be trained at this length.
     """
     family = FAMILIES[config.architecture]
     preset = family.presets[config.preset]
@@ -223,7 +218,33 @@ def resolve_model(
             where="[model] max_positions",
             remedy=f"set model.max_positions to {sequence_length} or more, or use shorter sequences",
         )
+    _check_attention(encoder, sequence_length)
     return encoder
+
+
+def _check_attention(config: EncoderConfig, length: int) -> None:
+    """Check that attention over so many tokens can be trained. Raises ConfigError."""
+    sparse = config.sparse
+    if sparse is not None and is_sparse(
+        length, block_size=sparse.block_size, num_random_blocks=sparse.num_random_blocks
+    ):
+        num_blocks = -(-length // sparse.block_size)
+        check_random_blocks(sparse, num_blocks=num_blocks, max_positions=config.max_positions)
+    elif config.attention_dropout > 0:
+        check_attention_dropout(config.num_heads, length)
+
+
+def check_attention_dropout(num_heads: int, length: int) -> None:
+    """Check that the attention probabilities of a row can be dropped out, all heads. Raises ConfigError."""
+    if num_heads * length**2 > MOST_NUMBERED:
+        raise ConfigError(
+            f"{num_heads} heads of full attention over {length} tokens have 2**32 probabilities a row or "
+            "more, which is more than dropout can number.",
+            where="[model] attention_dropout",
+            expected=f"up to {math.isqrt(MOST_NUMBERED // num_heads)} tokens with so many heads",
+            remedy="set model.attention_dropout to 0, or take block-sparse attention: "
+            'model.architecture = "bigbird"',
+        )
 
 
 _BELONGS: dict[str, ArchitectureName] = {

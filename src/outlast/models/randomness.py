@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Int, Key, UInt32
 
+from outlast.models.config import MOST_NUMBERED
 from outlast.prng import derive_key
 
 RowKeys: TypeAlias = Key[Array, "b"]
@@ -59,7 +60,7 @@ def random_bits(
     Raises:
         ValueError: a row of 2**32 elements or more, where the counter would repeat.
     """
-    if math.prod(shape) >= 2**32:
+    if math.prod(shape) > MOST_NUMBERED:
         raise ValueError(f"{shape} has 2**32 elements or more")
     counter = jnp.zeros((), jnp.uint32)
     for axis in range(len(shape)):

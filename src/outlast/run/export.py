@@ -51,7 +51,10 @@ def export_run(run_dir: str, out: Path) -> Path:
         out,
         special_ids=tokenizer.manifest.special_ids,
         write_tokenizer=lambda folder: write_tokenizer_files(
-            tokenizer, folder, max_length=encoder.max_positions
+            tokenizer,
+            folder,
+            max_length=encoder.max_positions,
+            type_vocab_size=encoder.type_vocab_size,
         ),
         provenance=provenance,
     )

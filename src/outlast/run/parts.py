@@ -4,6 +4,7 @@ In: a ``Recipe`` whose data set is there. Out: the streams, the encoder, the obj
 run's identity. Invariant: a pure reading; nothing is written, and no array is made.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,12 +12,14 @@ import jax.numpy as jnp
 import optax
 
 from outlast.config import to_dict
-from outlast.models.config import EncoderConfig, resolve_model
+from outlast.errors import ConfigError
+from outlast.models.config import FAMILIES, EncoderConfig, resolve_model
 from outlast.objectives.loss import Objective
 from outlast.objectives.mlm import MlmObjective, make_objective
 from outlast.recipe import ImageRecipe, Recipe
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
+from outlast.stream.sources import Source
 from outlast.training.identity import Identity
 from outlast.training.optimizer import Schedule, decays, make_optimizer, make_schedule
 from outlast.training.phase_plan import Phase, plan_phases, source_shares
@@ -67,6 +70,7 @@ def assemble(recipe: Recipe) -> Parts:
         sequence_length=max(phase.sequence_length for phase in phases.plan),
         next_sentence=recipe.objective.next_sentence,
     )
+    _check_token_types(phases.streams[0].sources, encoder)
     objective = make_objective(
         encoder,
         recipe.objective,
@@ -114,6 +118,22 @@ def _open_phases(recipe: Recipe) -> Phases[TokenStream]:
             for phase in plan
         ],
     )
+
+
+def _check_token_types(sources: Sequence[Source], encoder: EncoderConfig) -> None:
+    """Check that the model knows every token type of fixed examples. Raises ConfigError."""
+    for source in sources:
+        number = source.manifest.num_token_types
+        if number > encoder.type_vocab_size:
+            having = [name for name, family in FAMILIES.items() if family.type_vocab_size >= number]
+            raise ConfigError(
+                f"The examples of {source.url} have {number} token types, a {encoder.architecture} model "
+                f"knows {encoder.type_vocab_size}.",
+                where="model.architecture",
+                expected=" or ".join(map(repr, having)) if having else None,
+                remedy=("set it, or " if having else "")
+                + "import the records as tokens: outlast shards import-tfrecord --as tokens",
+            )
 
 
 def config_of_phase(recipe: Recipe, phase: Phase) -> StreamConfig:

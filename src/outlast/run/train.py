@@ -26,6 +26,7 @@ from outlast.training.evaluations import RunEvaluations
 from outlast.training.identity import arithmetic, check_identity, describe_promise
 from outlast.training.loop import train
 from outlast.training.metrics import MetricsFile, StepMeter
+from outlast.training.optimizer import find_too_short
 from outlast.training.phase_plan import phase_behind
 from outlast.training.preemption import Notice
 from outlast.training.saves import Saves
@@ -52,6 +53,9 @@ def train_run(
     with ExitStack() as stack:
         notice = stack.enter_context(Notice())
         parts = assemble_run(recipe)
+        # Of the parts' recipe: that of images has steps only there.
+        if too_short := find_too_short(parts.recipe.optimizer, parts.recipe.training.total_steps):
+            log.warning("%s", too_short)
         store = open_store(run_dir)
         attempt = claim_attempt(store, config=recipe.checkpoint, report=log.info)
         stack.callback(attempt.close)

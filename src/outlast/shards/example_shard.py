@@ -89,6 +89,7 @@ class ExampleShardWriter:
         self.tokenizer_fingerprint = tokenizer_fingerprint
         self.num_examples = 0
         self.num_tokens = 0
+        self.num_token_types: int | None = None
         # The widest numbers first: then every array begins at a multiple of its own width.
         self._names = sorted(examples.arrays, key=lambda name: -stored_dtype(name, self.vocab_size).itemsize)
         self._spool = Spool(len(self._names), spool_folder)
@@ -115,6 +116,8 @@ class ExampleShardWriter:
         )
         self.num_examples += len(batch["input_ids"])
         self.num_tokens += int(batch["attention_mask"].sum())
+        if "token_type_ids" in self.examples.arrays:
+            self.num_token_types = max(self.num_token_types or 1, count_token_types(batch))
 
     def write(self, store: Store, name: str) -> ShardEntry:
         """Put the shard in place, whole, and return its entry for the manifest.
@@ -146,7 +149,13 @@ class ExampleShardWriter:
             num_tokens=self.num_tokens,
             num_documents=0,
             num_examples=self.num_examples,
+            num_token_types=self.num_token_types,
         )
+
+
+def count_token_types(batch: Mapping[str, NDArray[Any]]) -> int:
+    """Return one more than the highest token type of some rows; 1 where they have none."""
+    return 1 + int(batch["token_type_ids"].max(initial=0)) if "token_type_ids" in batch else 1
 
 
 def check_rows(

@@ -78,6 +78,8 @@ class ShardEntry(FileEntry):
     num_words: Annotated[int, pydantic.Field(ge=0)] | None = None
     num_examples: Annotated[int, pydantic.Field(ge=0)] | None = None
     """Rows of an example shard; None in a token shard."""
+    num_token_types: Annotated[int, pydantic.Field(ge=1, le=128)] | None = None
+    """One more than the highest of an example shard's token types; None where it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +190,15 @@ class Manifest:
             expected="one of " + ", ".join(lengths) if lengths else None,
             remedy=f"outlast shards pair MANIFEST --length {sequence_length}",
         )
+
+    @property
+    def num_token_types(self) -> int:
+        """The token types that a model must have to read the examples."""
+        if self.examples is None or "token_type_ids" not in self.examples.arrays:
+            return 1
+        entries = itertools.chain.from_iterable(self.splits.values())
+        # A data set that does not say, since it was imported by an earlier version, is taken to have pairs.
+        return max((entry.num_token_types or 2 for entry in entries), default=1)
 
     def num_tokens(self, split: str) -> int:
         return sum(shard.num_tokens for shard in self.shards(split))

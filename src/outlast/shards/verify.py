@@ -13,7 +13,7 @@ import numpy as np
 
 from outlast.cleaning.report import read_report
 from outlast.errors import ObjectNotFound, ShardError
-from outlast.shards.example_shard import check_rows, read_examples
+from outlast.shards.example_shard import check_rows, count_token_types, read_examples
 from outlast.shards.manifest import (
     FileEntry,
     Manifest,
@@ -178,11 +178,12 @@ def verify_file(store: Store, entry: FileEntry, check: Callable[[Buffer], None])
 def _check_examples(manifest: Manifest, examples: StaticExamples, entry: ShardEntry, content: Buffer) -> None:
     """Check every value of an example shard. Raises ShardError."""
     arrays = read_examples(content, entry, examples, manifest.tokenizer, where=entry.name)
-    num_tokens = 0
+    num_tokens, num_types = 0, 1
     num_rows = max(1, _BLOCK_TOKENS // examples.sequence_length)
     for first in range(0, entry.num_examples or 0, num_rows):
         rows = {name: array[first : first + num_rows] for name, array in arrays.items()}
         num_tokens += int(rows["attention_mask"].sum(dtype=np.int64))
+        num_types = max(num_types, count_token_types(rows))
         check_rows(
             rows,
             examples,
@@ -191,6 +192,8 @@ def _check_examples(manifest: Manifest, examples: StaticExamples, entry: ShardEn
         )
     if num_tokens != entry.num_tokens:
         raise ShardError(f"holds {num_tokens} tokens, the manifest says {entry.num_tokens}")
+    if entry.num_token_types not in (None, num_types):
+        raise ShardError(f"holds {num_types} token types, the manifest says {entry.num_token_types}")
 
 
 def _verify_content(shard: TokenShard, manifest: Manifest) -> list[str]:

@@ -12,7 +12,7 @@ from outlast.config import table
 class OptimizerConfig:
     name: Literal["adamw", "adam", "sgd", "adafactor"] = "adamw"
     learning_rate: PositiveFloat = 5e-4
-    """The highest learning rate, reached at the end of the warm-up."""
+    """The highest learning rate, reached at the end of the warm-up; not reached by a run that is shorter."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled (adamw, adafactor); of sgd a part of the gradient, before the momentum, as in PyTorch."""
     decay_biases_and_norms: bool = False
@@ -33,8 +33,8 @@ class OptimizerConfig:
     final_fraction: float = pydantic.Field(default=0.0, ge=0, le=1)
     """The learning rate at the end, as a fraction of the highest."""
     decay_steps: NonNegativeInt = 0
-    """constant: the last steps, in which the rate falls. step: the steps between two divisions, counted from
-    the start of the run."""
+    """constant: the last steps, in which the rate falls; all after the warm-up where those are fewer. step:
+    the steps between two divisions, counted from the start of the run."""
     decay_epochs: PositiveFloat | None = None
     """In place of decay_steps. Only of images."""
     decay_divisor: PositiveFloat = 5.0

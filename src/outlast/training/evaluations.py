@@ -69,10 +69,18 @@ class RunEvaluations:
         return on_interval or step == self._total_steps
 
     def make(self, step: int, state: TrainState) -> None:
-        """Evaluate and keep the result. Ends early, keeping nothing, where ``stop`` says so."""
+        """Evaluate and keep the result. Ends early, keeping nothing, where ``stop`` says so.
+
+        A loss that is not finite is neither kept nor ranked: among numbers NaN has no place.
+        """
         assert self._held_out is not None
         result = evaluate_sources(self._evaluation_step, state, self._held_out(step), stop=self._stop)
         if result is None:
+            return
+        if not math.isfinite(result["loss"]):
+            log.warning(
+                "step %d: the held-out loss is %s; the evaluation does not count", step, result["loss"]
+            )
             return
         self._losses[step] = result["loss"]
         log.info("step %d: %s", step, _in_words(result))

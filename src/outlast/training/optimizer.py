@@ -30,6 +30,10 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> Schedule:
     ``warmup_steps`` (counted from 1) uses the full rate. The decay then starts from that rate, without the
     drop that the original BERT code makes there (its decay is counted from step 0). Only the divisions of
     ``step`` fall on multiples of ``decay_steps`` of the whole run, as the usual recipes count epochs.
+
+    A run that is too short for its schedule, such as a trial of a recipe, gets the part that it has steps
+    for: the beginning of the warm-up, or after the whole warm-up a decay over all steps that are left
+    (``find_too_short``).
     """
     warmup = config.warmup_steps
 
@@ -53,13 +57,29 @@ def _decayed(
     if config.schedule == "constant":
         if not config.decay_steps:
             return jnp.ones_like(step)
-        decay = jnp.float32(config.decay_steps)
+        decay = jnp.minimum(jnp.float32(config.decay_steps), length)
         done = jnp.clip((step - (length - decay)) / decay, 0.0, 1.0)
         return 1.0 - (1.0 - final) * done
     done = jnp.clip(step / length, 0.0, 1.0)
     if config.schedule == "cosine":
         done = 0.5 * (1.0 - jnp.cos(jnp.pi * done))
     return 1.0 - (1.0 - final) * done
+
+
+def find_too_short(config: OptimizerConfig, total_steps: int) -> str | None:
+    """Return what of the schedule a run of so many steps leaves out, None where all of it fits."""
+    left = total_steps - config.warmup_steps
+    if left < 0:
+        return (
+            f"optimizer.warmup_steps is {config.warmup_steps}, the run has {total_steps} steps: "
+            "it ends before the learning rate is at its highest"
+        )
+    if config.schedule == "constant" and config.decay_steps > left:
+        return (
+            f"optimizer.decay_steps is {config.decay_steps}, the run has {left} steps after the warm-up: "
+            "the learning rate falls over these"
+        )
+    return None
 
 
 def make_optimizer(config: OptimizerConfig, schedule: Schedule, decays: Any) -> optax.GradientTransformation:
