@@ -65,8 +65,11 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     return result
 
 
-def build(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
+def build(cls: type[T], data: Mapping[str, Any], *, where: str, holder: str = "recipe") -> T:
     """Validate data against a table's dataclass.
+
+    Args:
+        holder: what the data stand in, for the message.
 
     Raises:
         ConfigError: listing every mistake with its key; unknown keys with the nearest known name.
@@ -79,7 +82,7 @@ def build(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
             key, message = _describe(cls, mistake)
             messages.setdefault(key, []).append(message)
         lines = [f"  - {key}: {'; or '.join(several)}" for key, several in messages.items()]
-        raise ConfigError("The recipe has mistakes:\n" + "\n".join(lines), where=where) from None
+        raise ConfigError(f"The {holder} has mistakes:\n" + "\n".join(lines), where=where) from None
 
 
 def to_dict(config: Any) -> dict[str, Any]:

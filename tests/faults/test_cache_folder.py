@@ -14,6 +14,7 @@ from outlast.shards.manifest import Manifest, ShardEntry
 from outlast.storage import LocalStore
 from outlast.stream import ranges
 from outlast.stream.cache import CachedShard, ShardCache
+from outlast.stream.cancel import Cancellation
 from support.datasets import write_counting_data
 
 LENGTHS = [[300, 70], [500], [33, 410], [260]]
@@ -190,7 +191,7 @@ def test_room_waits_for_a_shard_that_nobody_could_give_up_yet(
         kept.pop().release()
         return True
 
-    ahead = threading.Thread(target=cache.fetch_ahead, args=(store, first, threading.Event(), keep))
+    ahead = threading.Thread(target=cache.fetch_ahead, args=(store, first, Cancellation(), keep))
     ahead.start()
     try:
         assert is_fetched.wait(60)

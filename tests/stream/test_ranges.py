@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from outlast.stream import ranges
-from outlast.stream.ranges import LEAST_IN_FLIGHT, MOST_IN_FLIGHT, Cancelled, InFlight, copy_in_order
+from outlast.stream.cancel import Cancellation, Cancelled
+from outlast.stream.ranges import LEAST_IN_FLIGHT, MOST_IN_FLIGHT, InFlight, copy_in_order
 
 CONTENT = bytes(range(256)) * 40
 
@@ -15,10 +16,6 @@ CONTENT = bytes(range(256)) * 40
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "RANGE_BYTES", 64)
-
-
-def never() -> bool:
-    return False
 
 
 def read(start: int, length: int) -> bytes:
@@ -29,7 +26,7 @@ def read(start: int, length: int) -> bytes:
 def test_the_bytes_come_in_order(size: int) -> None:
     pieces: list[bytes] = []
     in_flight = InFlight()
-    copy_in_order(read, size, pieces.append, in_flight, never)
+    copy_in_order(read, size, pieces.append, in_flight, Cancellation())
     assert b"".join(pieces) == CONTENT[:size]
     assert all(in_flight.take(first=False) for _ in range(LEAST_IN_FLIGHT)), "all has been given back"
 
@@ -51,7 +48,7 @@ def test_a_slow_answer_holds_nobody_else_up_and_memory_is_bounded() -> None:
 
     pieces: list[bytes] = []
     worker = threading.Thread(
-        target=copy_in_order, args=(slow, len(CONTENT), pieces.append, in_flight, never)
+        target=copy_in_order, args=(slow, len(CONTENT), pieces.append, in_flight, Cancellation())
     )
     worker.start()
     assert window_is_full.wait(60), "a barrier: nothing is asked for before the slow answer is there"
@@ -80,7 +77,7 @@ def test_objects_share_the_way_and_each_gets_on() -> None:
 
     found: list[list[bytes]] = [[] for _ in range(2 * MOST_IN_FLIGHT)]
     threads = [
-        threading.Thread(target=copy_in_order, args=(counted, 640, pieces.append, in_flight, never))
+        threading.Thread(target=copy_in_order, args=(counted, 640, pieces.append, in_flight, Cancellation()))
         for pieces in found
     ]
     for thread in threads:
@@ -100,11 +97,11 @@ def test_an_error_is_raised_and_gives_all_back() -> None:
         return read(start, length)
 
     with pytest.raises(OSError, match="gone"):
-        copy_in_order(broken, len(CONTENT), lambda _: None, in_flight, never)
+        copy_in_order(broken, len(CONTENT), lambda _: None, in_flight, Cancellation())
     with pytest.raises(Cancelled):
-        copy_in_order(read, len(CONTENT), lambda _: None, in_flight, lambda: True)
+        copy_in_order(read, len(CONTENT), lambda _: None, in_flight, Cancellation(lambda: True))
     with pytest.raises(ZeroDivisionError):
-        copy_in_order(read, len(CONTENT), lambda _: 1 // 0, in_flight, never)
+        copy_in_order(read, len(CONTENT), lambda _: 1 // 0, in_flight, Cancellation())
     assert all(in_flight.take(first=False) for _ in range(LEAST_IN_FLIGHT))
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from outlast.errors import ConfigError
 from outlast.storage.local import LocalStore
-from outlast.storage.store import Chunks, ObjectInfo, Store
+from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
-__all__ = ["Chunks", "LocalStore", "ObjectInfo", "Store", "open_store", "split_url"]
+__all__ = ["Chunks", "LocalStore", "ObjectInfo", "Pause", "Store", "open_store", "split_url"]
 
 _CLOUD_SCHEMES = ("gs", "s3", "az")
 _HTTP_SCHEMES = ("http", "https")

@@ -10,21 +10,27 @@ import io
 import socket
 import ssl
 import tempfile
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from outlast.errors import ConfigError, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage.addresses import resolve
 from outlast.storage.spool import spool_failed
-from outlast.storage.store import Chunks, ObjectInfo, Store
+from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
 T = TypeVar("T")
 
 _SKIP_BYTES = 2**20
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_UNQUOTED = "/%:@!$&'()*+,;=~"
+_COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst")
+"""Of objects with these endings some servers call the content its encoding."""
+_is_repeated: ContextVar[bool] = ContextVar("is_repeated", default=False)
 
 
 class HttpStore(Store):
@@ -35,13 +41,9 @@ class HttpStore(Store):
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        parts = urllib.parse.urlsplit(self.url)
-        if not parts.hostname or parts.query or parts.fragment:
-            raise ConfigError(
-                "The URL cannot be read from.", where=self.url.partition("?")[0], expected="https://HOST/PATH"
-            )
+        host, port, self._address = _parse(self.url)
         try:
-            resolve(parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme])
+            resolve(host, port)
         except StorageError as error:
             raise ConfigError(error.message, where=self.url, expected=error.expected) from None
         except OSError:
@@ -58,6 +60,8 @@ class HttpStore(Store):
         def take(response: http.client.HTTPResponse) -> bytes:
             if response.status != http.client.PARTIAL_CONTENT:
                 _skip(response, start)  # a server that knows no ranges sends the whole
+            else:
+                _check_range(response.headers.get("Content-Range"), start, f"{self.url}/{name}")
             return _read(response, length)
 
         content = self._ask(name, {"Range": f"bytes={start}-{start + length - 1}"}, take)
@@ -101,6 +105,16 @@ class HttpStore(Store):
         partial = http.client.PARTIAL_CONTENT
         return self._ask(name, {"Range": "bytes=0-0"}, lambda response: response.status == partial)
 
+    def retry(self, action: Callable[[], T], pause: Pause = time.sleep) -> T:
+        """As everywhere. What repeats itself, such as ``read``, leaves that to a ``retry`` around it."""
+        if _is_repeated.get():
+            return action()
+        token = _is_repeated.set(True)
+        try:
+            return super().retry(action, pause)
+        finally:
+            _is_repeated.reset(token)
+
     def create(self, name: str, content: Chunks) -> None:
         raise self._read_only("written to")
 
@@ -126,12 +140,13 @@ class HttpStore(Store):
         *,
         method: str = "GET",
     ) -> T:
-        url = f"{self.url}/{urllib.parse.quote(name)}"
+        url = f"{self._address}/{urllib.parse.quote(name)}"
 
         def attempt() -> T:
             request = urllib.request.Request(url, headers=headers, method=method)
             try:
                 with self._opener.open(request, timeout=self.silence_seconds) as response:
+                    _check_encoding(response.headers.get("Content-Encoding"), url)
                     return take(cast(http.client.HTTPResponse, response))
             except urllib.error.HTTPError as error:
                 error.close()
@@ -140,6 +155,46 @@ class HttpStore(Store):
                 raise StoreUnreachable(f"The server does not answer: {error}.", where=url) from None
 
         return self.retry(attempt)
+
+
+def _parse(url: str) -> tuple[str, int, str]:
+    """Return host, port, and the URL as it is sent: only ASCII, without blanks. Raises ConfigError."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        if not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("it is to have a host and a path, and nothing else")
+        if not parts.netloc.isascii():
+            raise ValueError("write the host as xn--...")
+        port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    except ValueError as error:  # of the port and of brackets, too
+        raise ConfigError(
+            f"The URL cannot be read from: {error}.",
+            where=url.partition("?")[0],
+            expected="https://HOST[:PORT]/PATH",
+        ) from None
+    path = urllib.parse.quote(parts.path, safe=_UNQUOTED)
+    return parts.hostname, port, parts._replace(path=path).geturl()
+
+
+def _check_range(found: str | None, start: int, url: str) -> None:
+    """Refuse a range that begins elsewhere than asked for. Some servers do not say which one it is."""
+    if found is not None and not found.startswith(f"bytes {start}-"):
+        raise StoreUnreachable(
+            f"The server answers with another range: {found}.",
+            where=url,
+            expected=f"bytes from {start}",
+            remedy="ask the server without the proxy before it, or let it send the files as they are",
+        )
+
+
+def _check_encoding(encoding: str | None, url: str) -> None:
+    """Refuse bytes that are not the object's own: what is asked for is the object without any encoding."""
+    if (encoding or "identity").lower() != "identity" and not url.endswith(_COMPRESSED):
+        raise StoreUnreachable(
+            f"The server answers with the content encoded as {encoding}.",
+            where=url,
+            remedy="let the server, or the proxy before it, send the files as they are",
+        )
 
 
 def _skip(response: http.client.HTTPResponse, count: int) -> None:

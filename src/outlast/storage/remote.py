@@ -9,6 +9,7 @@ never taken from a URL, never printed.
 import os
 import re
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 import obstore
@@ -29,13 +30,14 @@ _WORTH_ASKING_AGAIN = ("408", "409", "425", "429")
 _BEYOND_THE_END = "Wanted range starting at"
 """obstore's words for a range beyond the end: Azure answers it with no bytes, S3 with 416."""
 _LONGEST_MESSAGE = 300
+_RANGE_SECONDS = 2.0
 
 
 class ObjectStore(Store):
     """Objects below a bucket prefix.
 
     obstore repeats a request on refused connections, time-outs and 5xx for ``retry_seconds`` before it gives
-    up.
+    up; ``read_range`` for two seconds, since ``retry`` is around it, which can be left.
     """
 
     silence_seconds: float = 60.0
@@ -44,11 +46,18 @@ class ObjectStore(Store):
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._allow_http = _ALLOW_HTTP[url.partition("://")[0]]
+        self._store = self._open_client(self.retry_seconds)
+
+    @cached_property
+    def _impatient(self) -> "obstore.store.ObjectStore":
+        return self._open_client(min(self.retry_seconds, _RANGE_SECONDS))
+
+    def _open_client(self, retry_seconds: float) -> "obstore.store.ObjectStore":
         try:
-            self._store = obstore.store.from_url(
+            return obstore.store.from_url(
                 self.url,
                 client_options=_client_options(self._allow_http, self.silence_seconds),
-                retry_config=_retry_config(self.retry_seconds),
+                retry_config=_retry_config(retry_seconds),
             )
         except (exceptions.BaseError, ValueError) as error:
             raise StorageError(f"The store cannot be opened: {_first_line(error)}", where=self.url) from None
@@ -63,7 +72,7 @@ class ObjectStore(Store):
         if length == 0:
             return b""
         try:
-            content = bytes(obstore.get_range(self._store, name, start=start, length=length))
+            content = bytes(obstore.get_range(self._impatient, name, start=start, length=length))
         except Exception as error:
             self._explain("read", name, error)
         if len(content) != length:

@@ -20,6 +20,9 @@ T = TypeVar("T")
 Chunks = Sequence[bytes | bytearray | memoryview]
 """The content of an object, in order; joined only where a store needs it."""
 
+Pause = Callable[[float], object]
+"""Waits for so many seconds; what it raises ends the repeating."""
+
 _COMPARE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 2**16
 
@@ -47,7 +50,10 @@ class Store(ABC):
 
     @abstractmethod
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """Return exactly ``length`` bytes from ``start``. Raises StorageError where the object is shorter."""
+        """Return exactly ``length`` bytes from ``start``. Raises StorageError where the object is shorter.
+
+        Callers put a ``retry`` around it: a store that does not answer may be given up soon.
+        """
 
     @abstractmethod
     def create(self, name: str, content: Chunks) -> None:
@@ -98,22 +104,25 @@ class Store(ABC):
             return False
         return True
 
-    def retry(self, action: Callable[[], T]) -> T:
+    def retry(self, action: Callable[[], T], pause: Pause = time.sleep) -> T:
         """Return the action's result, repeating it while the store does not answer.
+
+        Args:
+            pause: waits before the next attempt; for a caller who may lose interest, one that raises then.
 
         Raises:
             StoreUnreachable: it did not answer for ``retry_seconds``.
         """
         deadline = time.monotonic() + self.retry_seconds
-        pause = self.first_pause_seconds
+        seconds = self.first_pause_seconds
         while True:
             try:
                 return action()
             except StoreUnreachable:
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + seconds > deadline:
                     raise
-            time.sleep(pause)
-            pause = min(2 * pause, self.longest_pause_seconds)
+            pause(seconds)
+            seconds = min(2 * seconds, self.longest_pause_seconds)
 
     def create_or_confirm(self, name: str, content: Chunks) -> None:
         """Create an object whose content only this caller writes; a lost response is told from another's

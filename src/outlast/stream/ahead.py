@@ -11,12 +11,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from outlast.errors import StoreUnreachable
 from outlast.logs import log
+from outlast.stream.cancel import Cancellation, Cancelled, work_for
 from outlast.stream.files import Shards
-from outlast.stream.ranges import Cancelled
 
 Needs = Callable[[int], Iterable[tuple[int, int]]]
 """From a step: (step, shard) by rising step, for the shards that this step and later ones need."""
@@ -55,7 +56,7 @@ class ReadAhead:
         self._open_one = open_one
         self._cache_bytes = cache_bytes
         self._next_change = -math.inf if shards.is_remote else math.inf
-        self._closing = threading.Event()
+        self._closing = Cancellation()
         self._changed = threading.Condition()
         self._queue: deque[int] = deque()
         self._threads: list[threading.Thread] = []
@@ -79,7 +80,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """Stop, and let go of the shards; what is under way is left to end, and leaves nothing behind."""
-        self._closing.set()
+        self._closing.cancel()
         self._shards.release(())
         with self._changed:
             self._changed.notify_all()
@@ -120,35 +121,39 @@ class ReadAhead:
             )
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._closing.is_set())
-                if self._closing.is_set():
-                    return
-                shard = self._queue.popleft()
-            try:
-                if self._shards.fetch_ahead(shard, self._closing):
-                    self._open_one(shard)
-                else:
-                    self._forget_queue()  # no room; there will be when the windows change
-            except Cancelled:
-                return
-            except StoreUnreachable as error:
-                log.debug("a shard could not be fetched ahead, and will be tried again: %s", error)
-                self._closing.wait(_PAUSE_SECONDS)
+        work_for(self._closing)
+        with suppress(Cancelled):
+            while True:
                 with self._changed:
-                    self._queue.append(shard)
-            except Exception as error:
-                log.debug("a shard could not be fetched ahead: %s", error)
+                    self._changed.wait_for(lambda: self._queue or self._closing.is_cancelled())
+                    self._closing.check()
+                    shard = self._queue.popleft()
+                self._fetch(shard)
+
+    def _fetch(self, shard: int) -> None:
+        try:
+            if self._shards.fetch_ahead(shard, self._closing):
+                self._open_one(shard)
+            else:
+                self._forget_queue()  # no room; there will be when the windows change
+        except Cancelled:
+            raise
+        except StoreUnreachable as error:
+            log.debug("a shard could not be fetched ahead, and will be tried again: %s", error)
+            self._closing.pause(_PAUSE_SECONDS)
+            with self._changed:
+                self._queue.append(shard)
+        except Exception as error:
+            log.debug("a shard could not be fetched ahead: %s", error)
 
     def _forget_queue(self) -> None:
         with self._changed:
             self._queue.clear()
 
 
-def _stop(closing: threading.Event, changed: threading.Condition, threads: list[threading.Thread]) -> None:
+def _stop(closing: Cancellation, changed: threading.Condition, threads: list[threading.Thread]) -> None:
     """At the end of the process: give the threads a moment to delete what they have half written."""
-    closing.set()
+    closing.cancel()
     with changed:
         changed.notify_all()
     deadline = time.monotonic() + _PATIENCE_AT_EXIT_SECONDS

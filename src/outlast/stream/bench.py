@@ -19,12 +19,13 @@ import numpy as np
 
 from outlast.errors import StorageError
 from outlast.shards.images.manifest import is_image_set
-from outlast.storage import Store
+from outlast.storage import Pause, Store
 from outlast.stream.blocks import Batch
+from outlast.stream.cancel import Cancellation, Cancelled
 from outlast.stream.config import StreamConfig
 from outlast.stream.images.loader import ImageStream
 from outlast.stream.loader import TokenStream
-from outlast.stream.ranges import Cancelled, InFlight, copy_in_order
+from outlast.stream.ranges import InFlight, copy_in_order
 from outlast.stream.sources import manifest_url
 
 _LATENCY_REQUESTS = 7
@@ -166,12 +167,13 @@ def _measure_store(store: Store, names: list[tuple[str, int]], seconds: float) -
         return time.perf_counter() - began > seconds
 
     for name, size in _around(names):
+        wanted = Cancellation(is_over)
 
-        def read(start: int, length: int, name: str = name) -> bytes:
-            return store.retry(lambda: store.read_range(name, start, length))
+        def read(start: int, length: int, name: str = name, pause: Pause = wanted.pause) -> bytes:
+            return store.retry(lambda: store.read_range(name, start, length), pause)
 
         try:
-            copy_in_order(read, size, count, in_flight, is_over)
+            copy_in_order(read, size, count, in_flight, wanted)
         except Cancelled:
             break
         if is_over():

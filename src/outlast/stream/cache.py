@@ -12,21 +12,21 @@ import fcntl
 import hashlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from outlast.errors import ObjectNotFound, ShardError, StorageError, StoreUnreachable
 from outlast.logs import log
 from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
 from outlast.stream.cache_files import PART, PAUSE_SECONDS, HandingOver, delete_unused, is_at, owned, part_of
-from outlast.stream.ranges import Cancelled, InFlight, copy_in_order
+from outlast.stream.cancel import Cancellation
+from outlast.stream.ranges import InFlight, copy_in_order
 
 _ATTEMPTS = 3
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -37,6 +37,16 @@ Keep = Callable[["CachedShard"], None]
 
 def _leave(_: "CachedShard") -> None:
     """Keep nothing: the caller has the shard from what is returned."""
+
+
+class _Wish(NamedTuple):
+    """A shard that somebody wants; ``release_one`` None: not yet, and only where there is room."""
+
+    store: Store
+    entry: FileEntry
+    release_one: Callable[[], bool] | None
+    keep: Keep
+    cancellation: Cancellation
 
 
 class CachedShard:
@@ -70,6 +80,7 @@ class ShardCache:
         self._verified: set[str] = set()
         self._has_warned = False
         self._handing = HandingOver()
+        self._alone = threading.Lock()
         self._make_folder()
 
     def fetch(
@@ -78,6 +89,7 @@ class ShardCache:
         entry: FileEntry,
         release_one: Callable[[], bool] | None = None,
         keep: Keep = _leave,
+        cancellation: Cancellation | None = None,
     ) -> CachedShard:
         """Return a shard, downloading and verifying it where it is not there yet.
 
@@ -88,68 +100,80 @@ class ShardCache:
                 there is no room.
             keep: puts the shard where the caller's ``release_one`` finds it. Whoever needs room at this
                 moment waits for it: a shard that nobody could give up would count as one in use.
+            cancellation: asked between requests, and while this waits.
 
         Raises:
+            Cancelled: the shard is wanted no longer.
             ShardError: the shard is missing or cut short; or the store's bytes fail the manifest's digest,
                 again and again.
             StoreUnreachable: the store did not answer for its ``retry_seconds``.
             StorageError: the folder cannot be written.
         """
-        shard = self._fetch(store, entry, release_one or (lambda: False), None, keep)
+        cancellation = cancellation or Cancellation()
+        shard = self._fetch(_Wish(store, entry, release_one or (lambda: False), keep, cancellation))
         assert shard is not None, "only what is fetched ahead may find no room"
         return shard
 
     def fetch_ahead(
-        self, store: Store, entry: FileEntry, closing: threading.Event, keep: Keep = _leave
+        self, store: Store, entry: FileEntry, cancellation: Cancellation, keep: Keep = _leave
     ) -> CachedShard | None:
-        """Return a shard that is needed later, as ``fetch``; None where there is no room that nobody uses.
+        """Return a shard that is needed later, as ``fetch``; None where there is no room that nobody uses."""
+        return self._fetch(_Wish(store, entry, None, keep, cancellation))
 
-        Raises:
-            Cancelled: ``closing`` was set.
-        """
-        return self._fetch(store, entry, None, closing, keep)
-
-    def _fetch(
-        self,
-        store: Store,
-        entry: FileEntry,
-        release_one: Callable[[], bool] | None,
-        closing: threading.Event | None,
-        keep: Keep,
-    ) -> CachedShard | None:
+    def _fetch(self, wish: _Wish) -> CachedShard | None:
         self._make_folder()  # again: somebody may clear the cache while a run goes on
-        try:
-            return self._fetch_until_there(store, entry, release_one, closing, keep)
-        finally:
-            self._handing.end()
-
-    def _fetch_until_there(
-        self,
-        store: Store,
-        entry: FileEntry,
-        release_one: Callable[[], bool] | None,
-        closing: threading.Event | None,
-        keep: Keep,
-    ) -> CachedShard | None:
-        path = self.folder / entry.sha256
         while True:
             try:
-                self._handing.begin()
-                shard = self._use(path, entry)
-                if shard is not None:
-                    keep(shard)
-                    return shard
-                self._handing.end()
-                with owned(part_of(path)) as part:
-                    if part is not None and not path.exists():
-                        if not self._make_room(part, entry.size_bytes, release_one):
-                            return None
-                        self._download(store, entry, part, path, closing)
+                return self._fetch_until_there(wish)
             except OSError as error:
-                # A disk that is smaller than the limit: what nobody uses goes, then all is tried again.
-                is_full = error.errno in _FULL
-                if not is_full or not (self._evict(0) or (release_one is not None and release_one())):
+                if error.errno not in _FULL:
                     raise self._failed("write to", error) from error
+            finally:
+                self._handing.end()
+            # A disk that is smaller than the limit is treated as the limit.
+            if wish.release_one is not None:
+                return self._fetch_alone(wish, wish.release_one)
+            if not self._evict(0):
+                return None
+
+    def _fetch_alone(self, wish: _Wish, release_one: Callable[[], bool]) -> CachedShard | None:
+        """Fetch a shard that is needed now onto a disk that was full: what nobody uses goes, and all is tried
+        again. One at a time, and after those who were under way: they would fill the disk for each other.
+        """
+        for_nothing = 0
+        with self._alone:
+            while True:
+                under_way = self._handing.under_way()
+                while under_way & self._handing.under_way():
+                    wish.cancellation.pause(PAUSE_SECONDS)
+                has_freed = self._evict(0)
+                if not has_freed and release_one():
+                    has_freed = True
+                    self._evict(0)
+                for_nothing = 0 if has_freed else for_nothing + 1
+                try:
+                    return self._fetch_until_there(wish)
+                except OSError as error:
+                    if error.errno not in _FULL or for_nothing == _ATTEMPTS:
+                        raise self._failed("write to", error) from error
+                finally:
+                    self._handing.end()
+
+    def _fetch_until_there(self, wish: _Wish) -> CachedShard | None:
+        path = self.folder / wish.entry.sha256
+        while True:
+            wish.cancellation.check()
+            self._handing.begin()
+            shard = self._use(path, wish.entry)
+            if shard is not None:
+                wish.keep(shard)
+                return shard
+            self._handing.end()
+            with owned(part_of(path)) as part:
+                if part is not None and not path.exists():
+                    if not self._make_room(part, wish):
+                        return None
+                    self._download(wish, part, path)
 
     def _use(self, path: Path, entry: FileEntry) -> CachedShard | None:
         """Return a shard that is there and whole; what a crash of the machine has left in its place goes."""
@@ -181,12 +205,11 @@ class ShardCache:
             self._verified.add(entry.sha256)
         return True
 
-    def _download(
-        self, store: Store, entry: FileEntry, part: BinaryIO, path: Path, closing: threading.Event | None
-    ) -> None:
+    def _download(self, wish: _Wish, part: BinaryIO, path: Path) -> None:
+        entry = wish.entry
         for _ in range(_ATTEMPTS):
             part.seek(0)
-            if self._copy(store, entry, part, closing) == entry.sha256:
+            if self._copy(wish, part) == entry.sha256:
                 part.flush()
                 os.fsync(part.fileno())
                 # Whatever appears under this name while this process lives has been verified by its writer.
@@ -195,45 +218,39 @@ class ShardCache:
                 return
         raise ShardError(
             "The shard's bytes fail the manifest's sha256.",
-            where=f"{store.url}/{entry.name}",
+            where=f"{wish.store.url}/{entry.name}",
             expected=entry.sha256,
             remedy="restore the shard, or prepare the data again",
         )
 
-    def _copy(self, store: Store, entry: FileEntry, part: BinaryIO, closing: threading.Event | None) -> str:
+    def _copy(self, wish: _Wish, part: BinaryIO) -> str:
         """Copy a shard by parallel range reads, in order; return its sha256."""
+        store, entry = wish.store, wish.entry
+        wanted = Cancellation(wish.cancellation.is_cancelled)
         digest = hashlib.sha256()
 
-        def is_cancelled() -> bool:
-            return closing is not None and closing.is_set()
-
         def read(start: int, length: int) -> bytes:
-            def attempt() -> bytes:
-                if is_cancelled():
-                    raise Cancelled
-                return store.read_range(entry.name, start, length)
-
-            return store.retry(attempt)
+            return store.retry(lambda: store.read_range(entry.name, start, length), wanted.pause)
 
         def take(content: bytes) -> None:
             digest.update(content)
             part.write(content)
 
         try:
-            copy_in_order(read, entry.size_bytes, take, self.in_flight, is_cancelled)
+            copy_in_order(read, entry.size_bytes, take, self.in_flight, wanted)
         except StorageError as error:
             raise _explain(store, entry, error) from None
         return digest.hexdigest()
 
-    def _make_room(self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None) -> bool:
+    def _make_room(self, part: BinaryIO, wish: _Wish) -> bool:
         """Make room for a shard and let its file take its size, so that everybody who makes room counts it.
 
         Return whether there was room: a shard that is needed now gets it, whatever others use.
         """
-        while not self._take_room(part, size_bytes, release_one):
-            if release_one is None:
+        while not self._take_room(part, wish.entry.size_bytes, wish.release_one):
+            if wish.release_one is None:
                 return False
-            time.sleep(PAUSE_SECONDS)
+            wish.cancellation.pause(PAUSE_SECONDS)
         return True
 
     def _take_room(self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None) -> bool:
@@ -260,6 +277,7 @@ class ShardCache:
             self._handing.begin()
             return True
         finally:
+            fcntl.flock(folder, fcntl.LOCK_UN)  # of a forked child's copy, too
             os.close(folder)
 
     def _warn_of_use(self) -> None:
@@ -321,6 +339,9 @@ class ShardCache:
 def shared_cache(folder: Path, limit_bytes: int, verify: bool) -> ShardCache:
     """Return this process's one cache in a folder: it knows what has been verified and what is under way."""
     return ShardCache(folder, limit_bytes, verify=verify)
+
+
+os.register_at_fork(after_in_child=shared_cache.cache_clear)  # what is under way is the parent's
 
 
 def default_cache_folder() -> Path:

@@ -45,6 +45,7 @@ def owned(path: Path) -> Generator[BinaryIO | None]:
         finally:
             if is_at(part, path):
                 path.unlink(missing_ok=True)
+            fcntl.flock(part, fcntl.LOCK_UN)  # of a forked child's copy, too
 
 
 def delete_unused(path: Path) -> bool:
@@ -71,19 +72,24 @@ class HandingOver:
     """The threads that hold a shard's file and have not put it where it can be given up."""
 
     def __init__(self) -> None:
-        self._threads: set[int] = set()
+        self._threads: dict[int, int] = {}
         self._changes = 0
         self._lock = threading.Lock()
 
     def begin(self) -> None:
         with self._lock:
-            self._threads.add(threading.get_ident())
             self._changes += 1
+            self._threads.setdefault(threading.get_ident(), self._changes)
 
     def end(self) -> None:
         with self._lock:
-            self._threads.discard(threading.get_ident())
+            self._threads.pop(threading.get_ident(), None)
             self._changes += 1
+
+    def under_way(self) -> set[tuple[int, int]]:
+        """Return something for each shard that is being handed over, which is never the same again."""
+        with self._lock:
+            return set(self._threads.items())
 
     def quiet(self) -> int | None:
         """Return a number that changes with every shard that is handed over; None while one is."""

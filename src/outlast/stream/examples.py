@@ -5,19 +5,19 @@ Invariant: ``batch(step)`` is a pure function, so any thread may make any batch,
 nothing about the data needs saving.
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, takewhile
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.errors import ShardError
+from outlast.errors import ConfigError, ShardError
 from outlast.stream.ahead import Needs, ReadAhead
 from outlast.stream.blocks import Batch
+from outlast.stream.cancel import Cancellation, work_for
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import Shards, fetch_together
 from outlast.stream.memory import Empty, RecycledMemory
@@ -59,8 +59,10 @@ class ExampleStream:
         order: of the examples.
         process_index, process_count: this process reads its own share of every batch's rows.
 
+    A stream belongs to the process that opened it: it cannot be pickled, and what is forked opens its own.
+
     Raises:
-        ConfigError: a batch that does not divide.
+        ConfigError: a batch that does not divide, or a process that is none of them.
     """
 
     def __init__(
@@ -79,10 +81,17 @@ class ExampleStream:
         self.packing = packing
         self.order = order
         self._shards = shards
+        _check_process(process_index, process_count)
         check_divides("the number of processes", process_count, config.global_batch_size)
         self.process_batch_size = config.global_batch_size // process_count
         self.first_row = process_index * self.process_batch_size
         self.own_rows = (self.first_row, self.first_row + self.process_batch_size)
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError(
+            "A stream cannot be sent to another process.",
+            remedy="open it there, with the same manifest and seed; its state is the number of the step",
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -106,7 +115,9 @@ class ExampleStream:
         """Return this process's rows of the batches of consecutive steps, gathered together.
 
         The batches are views of common arrays: visiting a shard costs the same for one batch as for many.
+        Raises ConfigError for a step below 0.
         """
+        _check_step(step)
         return self._batches(step, num_steps, np.empty)
 
     def _batches(self, step: int, num_steps: int, empty: Empty) -> list[Batch]:
@@ -127,14 +138,18 @@ class ExampleStream:
         """Yield the batches of step, step + 1, ... without end, read ahead by threads.
 
         An array of a batch stays as it is for as long as anything refers to it or to a part of it; then its
-        memory is used again.
+        memory is used again. Raises ConfigError for a step below 0.
         """
+        _check_step(step)
+        return self._batches_from(step)
+
+    def _batches_from(self, step: int) -> Generator[Batch]:
         num_steps = self._steps_together()
         most = max(self.config.reader_threads, -(-self.config.prefetch_batches // num_steps)) + 1
-        readers = ThreadPoolExecutor(self.config.reader_threads, "outlast-reader")
+        closing = Cancellation()
+        readers = ThreadPoolExecutor(self.config.reader_threads, "outlast-reader", work_for, (closing,))
         # Apart from the readers: a window may be many downloads, and no batch waits behind them.
         warmer = ThreadPoolExecutor(1, "outlast-warmer")
-        closing = threading.Event()
         warmed: dict[tuple[int, int], WindowKey] = {}
         memory = RecycledMemory(most + 1)
         ahead: deque[Future[list[Batch]]] = deque()
@@ -152,7 +167,7 @@ class ExampleStream:
                             warmer.submit(self._open_window, key, closing)
                 yield from ahead.popleft().result()
         finally:
-            closing.set()
+            closing.cancel()
             read_ahead.close()
             for pool in (readers, warmer):
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -203,12 +218,12 @@ class ExampleStream:
         shards = np.searchsorted(ends, indices, side="right")
         return Placement(shards, indices - np.concatenate(([0], ends))[shards])
 
-    def _open_window(self, key: WindowKey, closing: threading.Event) -> None:
+    def _open_window(self, key: WindowKey, closing: Cancellation) -> None:
         shards = self.order.shards_of(key)
         if self._shards.is_remote:
             return  # sorted, and opened by those who fetch ahead
         for shard in shards:
-            if closing.is_set():
+            if closing.is_cancelled():
                 return
             self._open(shard)
 
@@ -234,6 +249,22 @@ class ExampleStream:
             is_any = self.packing.reads_any_shard
             wanted = range(len(self.order.shard_examples)) if is_any else np.flatnonzero(np.bincount(shards))
             fetch_together(self._shards, map(int, wanted), self._open, self.config.cache_bytes)
+
+
+def _check_process(index: int, count: int) -> None:
+    if count < 1:
+        raise ConfigError(f"There are {count} processes.", where="process_count", expected="1 or more")
+    if not 0 <= index < count:
+        raise ConfigError(
+            f"Process {index} is none of {count} processes.",
+            where="process_index",
+            expected=f"0 to {count - 1}",
+        )
+
+
+def _check_step(step: int) -> None:
+    if step < 0:
+        raise ConfigError(f"There is no step {step}.", where="start_step", expected="0 or more")
 
 
 def _needed_from(needed: Sequence[tuple[int, int]], batch: int) -> Iterator[tuple[int, int]]:

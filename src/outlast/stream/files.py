@@ -9,7 +9,7 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -21,6 +21,7 @@ from outlast.shards.manifest import FileEntry
 from outlast.shards.token_format import SHARD_REMEDY
 from outlast.storage import Store
 from outlast.stream.cache import CachedShard, ShardCache, default_cache_folder, shared_cache
+from outlast.stream.cancel import Cancellation, current_cancellation, work_for
 from outlast.stream.config import StreamConfig
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class Shards(Protocol):
 
     def size_bytes(self, index: int, /) -> int: ...
 
-    def fetch_ahead(self, index: int, closing: threading.Event, /) -> bool:
+    def fetch_ahead(self, index: int, closing: Cancellation, /) -> bool:
         """Fetch a remote file that is needed later; False where the cache has no room for it."""
         ...
 
@@ -113,7 +114,7 @@ class OpenFiles(Generic[T]):
     def size_bytes(self, index: int) -> int:
         return self._entries[index].size_bytes
 
-    def fetch_ahead(self, index: int, closing: threading.Event) -> bool:
+    def fetch_ahead(self, index: int, closing: Cancellation) -> bool:
         if not self.is_remote:
             return True
         self._cache.in_flight.wait_for_spare(closing)
@@ -126,7 +127,7 @@ class OpenFiles(Generic[T]):
             except OutlastError as error:
                 self._failures[index] = error
                 raise
-            if closing.is_set():
+            if closing.is_cancelled():
                 self._drop(index)  # nobody will ask for its release any more
                 return False
             return shard is not None
@@ -177,7 +178,8 @@ class OpenFiles(Generic[T]):
             shard = self._cached.get(index)
             if shard is None:
                 release_one = partial(self._release_one, index)
-                shard = self._cache.fetch(self._store, entry, release_one, self._keep(index))
+                wanted = current_cancellation()
+                shard = self._cache.fetch(self._store, entry, release_one, self._keep(index), wanted)
             try:
                 return self._open_file(index, shard.path)
             except FileNotFoundError:
@@ -209,7 +211,7 @@ class JoinedFiles:
         part, own = self._place(index)
         return part.size_bytes(own)
 
-    def fetch_ahead(self, index: int, closing: threading.Event) -> bool:
+    def fetch_ahead(self, index: int, closing: Cancellation) -> bool:
         part, own = self._place(index)
         return part.fetch_ahead(own, closing)
 
@@ -244,7 +246,7 @@ def fetch_together(
         limit_bytes: of the cache; what is more than it holds is left for later.
 
     Raises:
-        OutlastError: of the first one that cannot be had.
+        OutlastError: of the first one that cannot be had; the others are given up.
     """
     missing: list[int] = []
     for index in wanted:
@@ -254,9 +256,16 @@ def fetch_together(
                 break
             missing.append(index)
     if len(missing) > 1:
-        with ThreadPoolExecutor(min(_AT_ONCE, len(missing)), "outlast-fetch") as pool:
-            for opened in [pool.submit(open_one, index) for index in missing]:
-                opened.result()
+        cancellation = Cancellation(current_cancellation().is_cancelled)
+        threads = min(_AT_ONCE, len(missing))
+        with ThreadPoolExecutor(threads, "outlast-fetch", work_for, (cancellation,)) as pool:
+            try:
+                for opened in as_completed([pool.submit(open_one, index) for index in missing]):
+                    opened.result()
+            except BaseException:
+                cancellation.cancel()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
 
 def _verify_file(path: Path, entry: FileEntry) -> None:

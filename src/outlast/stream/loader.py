@@ -16,13 +16,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from outlast.config import build
 from outlast.errors import ConfigError
 from outlast.shards.example_shard import open_examples
 from outlast.shards.manifest import Manifest, ShardEntry
 from outlast.shards.read import open_entry, open_tokens
 from outlast.storage import Store
 from outlast.stream.blocks import Batch, Blocks
-from outlast.stream.config import SourceConfig, StreamConfig
+from outlast.stream.config import StreamConfig
 from outlast.stream.examples import ExampleStream, Packing, make_order
 from outlast.stream.files import JoinedFiles, OpenFiles
 from outlast.stream.mixture import MIXTURE_VERSION, Mixture, source_seed
@@ -170,18 +171,19 @@ def open_stream(
             dropped is used again.
 
     Raises:
-        ConfigError: a batch that does not divide, sources that do not fit together, or word starts of a data
-            set that has none.
+        ConfigError: an argument out of its range, a batch that does not divide, sources that do not fit
+            together, or word starts of a data set that has none.
         ShardError: a manifest or a shard that is missing or damaged.
     """
     is_mixture = isinstance(manifest, Mapping)
-    config = StreamConfig(
-        manifest=None if is_mixture else manifest,
-        sources=_sources_of(manifest) if is_mixture else (),
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        packing=packing,
-    )
+    fields = {
+        "manifest": None if is_mixture else manifest,
+        "sources": _sources_of(manifest) if is_mixture else (),
+        "global_batch_size": global_batch_size,
+        "sequence_length": sequence_length,
+        "packing": packing,
+    }
+    config = build(StreamConfig, fields, where="open_stream", holder="call")
     stream = TokenStream(
         config,
         seed=seed,
@@ -193,12 +195,12 @@ def open_stream(
     return stream.batches_from(start_step)
 
 
-def _sources_of(weights: Mapping[str, float]) -> tuple[SourceConfig, ...]:
+def _sources_of(weights: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return sources named by their URLs, which differ where their folders may not."""
     for url, weight in weights.items():
         if not 0 < weight < math.inf:
             raise ConfigError(f"The weight of {url} is {weight}.", expected="a number above 0")
-    return tuple(SourceConfig(manifest=url, name=url, weight=weight) for url, weight in weights.items())
+    return [{"manifest": url, "name": url, "weight": weight} for url, weight in weights.items()]
 
 
 def _open_files(source: Source, config: StreamConfig, whole: bool) -> OpenFiles[Any]:

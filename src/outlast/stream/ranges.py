@@ -12,16 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from outlast.stream.cancel import Cancellation
+
 RANGE_BYTES = 4 * 2**20
 LEAST_IN_FLIGHT = 4
 MOST_IN_FLIGHT = 32
 """Times ``RANGE_BYTES`` the memory that ranges take, at most."""
 _ROUNDS = 8
 _LEAST_ROUND_SECONDS = 0.05
-
-
-class Cancelled(Exception):
-    """Nobody wants the object any more."""
 
 
 class InFlight:
@@ -50,8 +48,10 @@ class InFlight:
             if not first and (self._waiting or self._taken >= self.limit):
                 return False
             self._waiting += 1
-            self._free.wait_for(lambda: self._taken < self.limit)
-            self._waiting -= 1
+            try:
+                self._free.wait_for(lambda: self._taken < self.limit)
+            finally:
+                self._waiting -= 1
             self._taken += 1
             return True
 
@@ -61,10 +61,10 @@ class InFlight:
             self._taken -= 1
             self._free.notify_all()
 
-    def wait_for_spare(self, closing: threading.Event) -> None:
-        """Wait until the objects under way leave something to spare."""
+    def wait_for_spare(self, cancellation: Cancellation) -> None:
+        """Wait until the objects under way leave something to spare, or nobody wants it."""
         with self._free:
-            while not closing.is_set() and (self._waiting or self._taken >= self.limit):
+            while not cancellation.is_cancelled() and (self._waiting or self._taken >= self.limit):
                 self._free.wait(1.0)
 
     def measure(self, seconds: float) -> None:
@@ -89,25 +89,25 @@ def copy_in_order(
     size_bytes: int,
     sink: Callable[[bytes], object],
     in_flight: InFlight,
-    is_cancelled: Callable[[], bool],
+    cancellation: Cancellation,
 ) -> None:
     """Give an object to a sink, from its first byte to its last.
 
     Args:
-        read: returns so many bytes from a place; called by several threads. What it raises is raised here.
+        read: returns so many bytes from a place; called by several threads. What it raises is raised here,
+            once those that are under way have ended.
         size_bytes: of the object.
         sink: gets the pieces in order.
         in_flight: bounds the requests under way, and by that the memory.
-        is_cancelled: asked between requests.
+        cancellation: of this object: asked between requests, and cancelled here where anything fails, so that
+            ``read`` does not go on repeating a request of which nobody wants the answer.
 
     Raises:
-        Cancelled: ``is_cancelled`` said so.
+        Cancelled: the object is wanted no longer.
     """
-    failed = threading.Event()
 
     def read_piece(start: int) -> bytes:
-        if failed.is_set() or is_cancelled():
-            raise Cancelled
+        cancellation.check()
         began = time.monotonic()
         content = read(start, min(RANGE_BYTES, size_bytes - start))
         in_flight.measure(time.monotonic() - began)
@@ -119,12 +119,16 @@ def copy_in_order(
         try:
             while starts or asked:
                 while starts and in_flight.take(first=not asked):
-                    asked.append(readers.submit(read_piece, starts.popleft()))
+                    try:
+                        asked.append(readers.submit(read_piece, starts.popleft()))
+                    except BaseException:  # an interpreter that is ending takes no more work
+                        in_flight.give_back()
+                        raise
                 sink(asked[0].result())
                 asked.popleft()
                 in_flight.give_back()
         except BaseException:
-            failed.set()
+            cancellation.cancel()
             raise
         finally:
             for _ in asked:

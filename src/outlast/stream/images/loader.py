@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from outlast.config import build
 from outlast.errors import ConfigError
 from outlast.prng import derive_key
 from outlast.shards.images.index import ImageIndex, open_index
@@ -20,7 +21,6 @@ from outlast.stream.blocks import Batch
 from outlast.stream.config import StreamConfig
 from outlast.stream.examples import ExampleStream, make_order
 from outlast.stream.files import OpenFiles
-from outlast.stream.images.config import ImagesConfig
 from outlast.stream.images.crops import draw_numbers, training_crop
 from outlast.stream.images.replacement import following_in_window
 from outlast.stream.images.rows import CropOf, ImageRows, Places
@@ -145,16 +145,17 @@ def open_images(
             that is dropped is used again.
 
     Raises:
-        ConfigError: a batch that does not divide.
+        ConfigError: an argument out of its range, or a batch that does not divide.
         ShardError: a manifest, an index or a tar that is missing or damaged; too many images that do not
             decode.
     """
-    config = StreamConfig(
-        manifest=manifest,
-        packing="images",
-        global_batch_size=global_batch_size,
-        images=ImagesConfig(image_size=image_size, crop=crop, flip=flip),
-    )
+    fields = {
+        "manifest": manifest,
+        "packing": "images",
+        "global_batch_size": global_batch_size,
+        "images": {"image_size": image_size, "crop": crop, "flip": flip},
+    }
+    config = build(StreamConfig, fields, where="open_images", holder="call")
     stream = ImageStream(
         config, seed=seed, split=split, process_index=process_index, process_count=process_count
     )
