@@ -19,7 +19,14 @@ import pytest
 from support.watch import LOG, Watch, watch_this_process
 
 # Data sets, a run and servers that several folders use: each is made once in a session.
-pytest_plugins = ("support.datasets", "support.gcs", "support.s3", "support.azure", "support.far")
+pytest_plugins = (
+    "support.datasets",
+    "support.gcs",
+    "support.s3",
+    "support.azure",
+    "support.far",
+    "support.disks",
+)
 
 # Audited here, and by sitecustomize in every Python process that a test starts. A worker of pytest-xdist has
 # been started so, and is watched already.

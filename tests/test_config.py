@@ -61,6 +61,27 @@ def test_a_value_of_no_kind_that_fits_is_one_line_with_the_key_alone() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "where"),
+    [
+        ([], "car.toml"),
+        (["engine.fuels=[]"], "car.toml"),
+        (["engine.power=many"], "--set engine.power=many, car.toml"),
+        (
+            ["engine.limit=1", "engine.limit=y", "engine.power=many"],
+            "--set engine.power=many, --set engine.limit=y",
+        ),
+        (["engine.power.x=1", "engine.limit=y"], "car.toml, --set engine.power.x=1, --set engine.limit=y"),
+    ],
+)
+def test_a_mistake_that_came_by_an_override_names_it(overrides: list[str], where: str) -> None:
+    power: object = {} if "engine.power.x=1" in overrides else "some"
+    data = apply_overrides({"engine": {"power": power, "limit": "x"}}, overrides)
+    with pytest.raises(ConfigError) as caught:
+        build(Car, data, where="car.toml", overrides=overrides)
+    assert caught.value.where == where
+
+
 def test_what_is_required_and_missing() -> None:
     with pytest.raises(ConfigError, match=r"engine\.power: is required"):
         build(Car, {"engine": {}}, where="car.toml")

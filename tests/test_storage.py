@@ -361,6 +361,12 @@ def test_urls_that_cannot_be_opened_are_refused_without_repeating_a_password(url
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["", "file://"])
+def test_an_empty_name_is_not_the_current_folder(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"is empty[\s\S]*shell variables"):
+        open_store(url)
+
+
 def test_a_pipe_is_only_a_path() -> None:
     assert isinstance(open_store("pipe:ls"), LocalStore)
 

@@ -65,10 +65,19 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     return result
 
 
-def build(cls: type[T], data: Mapping[str, Any], *, where: str, holder: str = "recipe") -> T:
+def build(
+    cls: type[T],
+    data: Mapping[str, Any],
+    *,
+    where: str,
+    overrides: Sequence[str] = (),
+    holder: str = "recipe",
+) -> T:
     """Validate data against a table's dataclass.
 
     Args:
+        where: the data comes from.
+        overrides: what ``apply_overrides`` has set in it; a mistake that came by one names it.
         holder: what the data stand in, for the message.
 
     Raises:
@@ -82,7 +91,21 @@ def build(cls: type[T], data: Mapping[str, Any], *, where: str, holder: str = "r
             key, message = _describe(cls, mistake)
             messages.setdefault(key, []).append(message)
         lines = [f"  - {key}: {'; or '.join(several)}" for key, several in messages.items()]
-        raise ConfigError(f"The {holder} has mistakes:\n" + "\n".join(lines), where=where) from None
+        places = dict.fromkeys(place for key in messages for place in _origins(key, where, overrides))
+        message = f"The {holder} has mistakes:\n" + "\n".join(lines)
+        raise ConfigError(message, where=", ".join(places)) from None
+
+
+def _origins(key: str, where: str, overrides: Sequence[str]) -> list[str]:
+    """Return where a key came from: the last override that set it, else ``where`` and those below it."""
+    places: list[str] = []
+    for override in reversed(overrides):
+        name = override.partition("=")[0].strip()
+        if f"{key}.".startswith(f"{name}."):
+            return [*places, f"--set {override}"]
+        if name.startswith(f"{key}."):
+            places.append(f"--set {override}")
+    return [where, *places]
 
 
 def to_dict(config: Any) -> dict[str, Any]:

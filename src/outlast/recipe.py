@@ -54,19 +54,22 @@ class ImageRecipe:
 
 def read_run_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:
     """Read a recipe of text or of images. Raises ConfigError listing every mistake with its key."""
-    return make_run_recipe(apply_overrides(read_toml(path), overrides), where=str(path))
+    return make_run_recipe(apply_overrides(read_toml(path), overrides), where=str(path), overrides=overrides)
 
 
-def make_run_recipe(data: dict[str, Any], *, where: str) -> Recipe | ImageRecipe:
+def make_run_recipe(
+    data: dict[str, Any], *, where: str, overrides: Sequence[str] = ()
+) -> Recipe | ImageRecipe:
     """Validate plain data as a recipe of images where ``stream.packing`` says so, else of text."""
     stream = data.get("stream")
     is_of_images = isinstance(stream, dict) and cast(dict[str, Any], stream).get("packing") == "images"
-    return make_image_recipe(data, where=where) if is_of_images else make_recipe(data, where=where)
+    make = make_image_recipe if is_of_images else make_recipe
+    return make(data, where=where, overrides=overrides)
 
 
-def make_image_recipe(data: dict[str, Any], *, where: str) -> ImageRecipe:
+def make_image_recipe(data: dict[str, Any], *, where: str, overrides: Sequence[str] = ()) -> ImageRecipe:
     """Validate plain data as a recipe of images. Raises ConfigError."""
-    recipe = build(ImageRecipe, data, where=where)
+    recipe = build(ImageRecipe, data, where=where, overrides=overrides)
     if recipe.stream.num_lanes is not None:
         check_divides("stream.num_lanes", recipe.stream.num_lanes, recipe.stream.global_batch_size)
     if recipe.training.num_microbatches > 1:
@@ -124,12 +127,19 @@ def in_steps(recipe: ImageRecipe, num_examples: int) -> ImageRecipe:
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe. Raises ConfigError listing every mistake with its key."""
-    return make_recipe(apply_overrides(read_toml(path), overrides), where=str(path))
+    return make_recipe(apply_overrides(read_toml(path), overrides), where=str(path), overrides=overrides)
 
 
-def make_recipe(data: dict[str, Any], *, where: str) -> Recipe:
-    """Validate plain data as a recipe, then what no table can check by itself. Raises ConfigError."""
-    recipe = _with_total_steps(build(Recipe, data, where=where), data.get("training", {}))
+def make_recipe(data: dict[str, Any], *, where: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Validate plain data as a recipe, then what no table can check by itself. Raises ConfigError.
+
+    Args:
+        where: the data comes from.
+        overrides: what ``apply_overrides`` has set in it.
+    """
+    recipe = _with_total_steps(
+        build(Recipe, data, where=where, overrides=overrides), data.get("training", {})
+    )
     _refuse_epochs(recipe)
     plan = plan_phases(recipe.training, recipe.stream)
     _check_batches(recipe, plan)

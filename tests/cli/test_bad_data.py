@@ -84,6 +84,20 @@ def test_a_missing_manifest(outlast: Run, train: Run, tmp_path: Path) -> None:
         outcome.refused(1, "There is no manifest", str(path), "outlast prepare")
 
 
+def test_what_is_no_manifest_is_left_alone(outlast: Run, train: Run, data: Path, tmp_path: Path) -> None:
+    recipe, table = tmp_path / "RUN.toml", tmp_path / "table.json"
+    recipe.write_text("[corpus]")
+    table.write_text("{}")
+    for path, message, remedy in (
+        (data, "This is a folder", f"name the manifest in it: {data}/manifest.json"),
+        (recipe, "not JSON", "name the manifest.json that `outlast prepare` wrote"),
+        (table, "not a manifest", "name the manifest.json that `outlast prepare` wrote"),
+    ):
+        for outcome in (train(manifest=path), outlast("shards", "show", path)):
+            outcome.refused(1, message, str(path), remedy)
+            assert "delete" not in outcome.err
+
+
 @pytest.mark.parametrize("damage", ["cut short", "edited", "another file", "a name that leads out"])
 def test_a_damaged_manifest_is_refused_and_made_again(
     outlast: Run, train: Run, copy: Path, data: Path, damage: str

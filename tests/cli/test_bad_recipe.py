@@ -74,7 +74,9 @@ def test_overrides_that_make_no_sense(
     outlast: Run, tmp_path: Path, override: str, parts: tuple[str, ...]
 ) -> None:
     out = tmp_path / "out"
-    outlast("prepare", RECIPE, "--out", out, "--set", override).refused(2, *parts)
+    outcome = outlast("prepare", RECIPE, "--out", out, "--set", override)
+    outcome.refused(2, *parts)
+    assert "has mistakes" not in outcome.err or f"--set {override}" in outcome.err.partition("where:")[2]
     assert not out.exists()
 
 
@@ -143,6 +145,27 @@ def test_no_data_is_named(outlast: Run, tmp_path: Path) -> None:
     outlast("train", RECIPE, "--run-dir", tmp_path / "run").refused(
         2, "The recipe names no data", "stream.manifest", "`outlast prepare RUN.toml --out DIR`"
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("prepare", RECIPE, *settings("corpus.path=texts"), "--out", ""),
+        ("corpus", RECIPE, *settings("corpus.path=texts"), "--out", ""),
+        ("train", RECIPE, "--run-dir", ""),
+        ("evaluate", ""),
+        ("checkpoint", "verify", ""),
+    ],
+)
+def test_a_folder_without_a_name(
+    outlast: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: tuple[str | Path, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("text")
+    manifest = settings(f"stream.manifest={data}/manifest.json") if line[0] == "train" else []
+    outlast(*line, *manifest).refused(2, "The name of a folder is empty", "shell variables")
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
 def test_a_scheme_that_is_not_known(outlast: Run, tmp_path: Path) -> None:

@@ -158,6 +158,20 @@ def test_a_file_that_changed_after_it_was_listed_is_an_error(tmp_path: Path) -> 
         list(read_documents(config, pieces[0], Tally()))
 
 
+@pytest.mark.parametrize("moment", ["before it is read", "while it is read"])
+def test_an_edit_of_the_same_length_is_an_error(tmp_path: Path, moment: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(BLOCKS)
+    config = CorpusConfig(path=str(tmp_path))
+    pieces = plan_pieces(list_corpus(config), 1)
+    documents = read_documents(config, pieces[0], Tally())
+    if moment == "while it is read":
+        next(documents)
+    path.write_bytes(BLOCKS.swapcase())
+    with pytest.raises(CorpusError, match=r"has changed[\s\S]*as when the corpus was listed"):
+        list(documents)
+
+
 def test_equal_documents_never_straddle_the_splits(tmp_path: Path) -> None:
     choose = split_chooser(CorpusConfig(validation_fraction=0.25, seed=1))
     texts = [f"document {number}".encode() for number in range(4000)]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from outlast.errors import ConfigError, OutlastError
+from outlast.errors import ConfigError, OutlastError, StorageError
 from outlast.huggingface.export import export_model
 from outlast.huggingface.load import load_weights
 from outlast.huggingface.names import to_huggingface
@@ -124,8 +125,44 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
         assert folder.parent == tmp_path
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OutlastError, match="Cannot write the model: No space left on device"):
+    with pytest.raises(OutlastError, match="Cannot write the model: no space left"):
         export_with(tmp_path / "out", *model("roberta"), write_tokenizer=fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_says_so_whatever_is_written(tiny_disk: Path) -> None:
+    (tiny_disk / "ballast").write_bytes(b"x" * 1_000_000)
+    with pytest.raises(StorageError, match=r"no space left[\s\S]*out[\s\S]*free space"):
+        export(tiny_disk / "out")
+    assert [path.name for path in tiny_disk.iterdir()] == ["ballast"]
+
+
+def test_what_killed_exports_left_is_taken_away(tmp_path: Path) -> None:
+    """Those of the same folder alone."""
+    others = [tmp_path / f".outer.tmp-{'0' * 32}", tmp_path / ".out.tmp-notes"]
+    for path in [tmp_path / f".out.tmp-{uuid.uuid4().hex}", *others]:
+        path.mkdir()
+        (path / "model.safetensors").write_bytes(b"half")
+    (tmp_path / ".out.lock").touch()
+    export(tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "out", *others])
+
+
+def test_two_exports_to_one_place_do_not_hurt_each_other(tmp_path: Path) -> None:
+    def write_both(folder: Path) -> None:
+        with pytest.raises(OutlastError, match="Another process is writing this model"):
+            export(tmp_path / "out")
+        write_tokenizer(folder)
+
+    export_with(tmp_path / "out", *model("roberta"), write_tokenizer=write_both)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    load_weights(tmp_path / "out")
+
+
+def test_a_folder_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="has no name"):
+        export(Path(""))
     assert list(tmp_path.iterdir()) == []
 
 

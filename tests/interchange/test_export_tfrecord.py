@@ -1,6 +1,7 @@
 """Exporting a data set as TFRecord files: every example once, masked by the rule, the same after a kill."""
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,17 @@ def test_a_broken_export_goes_on_with_what_is_missing(data: str, tmp_path: Path)
     kept, lost = (broken / file["name"] for file in whole["files"][:2])
     lost.unlink()
     (broken / "done" / "00001.json").unlink()
-    (broken / ".tmp-dead").write_bytes(b"half")
+    leftover = broken / f".tmp-{uuid.uuid4().hex}"
+    leftover.write_bytes(b"half")
+    (broken / "mine").mkdir()
+    others = [broken / ".tmp-notes", broken / "mine" / leftover.name]
+    for path in others:
+        path.write_bytes(b"precious")
     before = kept.stat().st_mtime_ns
     assert export(data, broken, features="bert") == whole
     assert kept.stat().st_mtime_ns == before, "a finished file was written again"
-    assert not (broken / ".tmp-dead").exists()
+    assert not leftover.exists()
+    assert [path.read_bytes() for path in others] == [b"precious"] * 2
     for file in whole["files"]:
         assert (broken / file["name"]).read_bytes() == (tmp_path / "whole" / file["name"]).read_bytes()
 

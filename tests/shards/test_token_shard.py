@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as safetensors_load
 
-from outlast.errors import ShardError
+from outlast.errors import ShardError, StorageError
 from outlast.shards.array_file import MAX_HEADER_BYTES
 from outlast.shards.manifest import ShardEntry
 from outlast.shards.read import open_shard, open_tokens, read_shard_bytes
+from outlast.shards.spool import Spool
 from outlast.shards.token_format import make_header, parse_header
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
@@ -357,10 +359,10 @@ def test_a_shard_that_is_not_the_manifests(tmp_path: Path) -> None:
         open_tokens(tmp_path / "absent", entry, tokenizer_fingerprint=made_with)
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    from outlast.errors import StorageError
-
-    with pytest.raises(StorageError, match=r"temporary files[\s\S]*free space"):
+def test_a_disk_that_cannot_be_written_to_is_told(tmp_path: Path, tiny_disk: Path) -> None:
+    with closing(Spool(1, tiny_disk)) as spool, pytest.raises(StorageError, match="free space in the output"):
+        spool.write(b"x" * 2_000_000)
+    with pytest.raises(StorageError, match=r"temporary files: No such file[\s\S]*absent"):
         TokenShardWriter(
             vocab_size=9, separator_id=3, tokenizer_fingerprint="", spool_folder=tmp_path / "absent"
         )

@@ -1,9 +1,8 @@
 """What a local folder owes beyond the contract of all stores: leftovers, vanishing folders, a full disk."""
 
-import os
-import subprocess
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,22 @@ from outlast.storage import LocalStore
 def test_leftovers_of_a_killed_writer_are_not_listed_as_objects(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.create("data/1/2-x/part", [b"x"])
-    (tmp_path / "data/1/2-x/.tmp-abc").write_bytes(b"half")
+    leftover = f"data/1/2-x/.tmp-{uuid.uuid4().hex}"
+    (tmp_path / leftover).write_bytes(b"half")
     assert [info.name for info in store.list()] == ["data/1/2-x/part"]
-    assert list(store.list_leftovers("data/")) == ["data/1/2-x/.tmp-abc"]
-    store.delete("data/1/2-x/.tmp-abc")
+    assert list(store.list_leftovers("data/")) == [leftover]
+    assert list(store.list_leftovers("data/", recursive=False)) == []
+    assert list(store.list_leftovers("data/1/2-x/", recursive=False)) == [leftover]
+    store.delete(leftover)
     store.delete("data/1/2-x/part")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".tmp-notes", ".tmp-", f".tmp-{'0' * 31}", f".tmp-{'0' * 32}.txt"])
+def test_a_file_that_is_named_like_a_leftover_is_somebody_elses(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"precious")
+    assert list(LocalStore(tmp_path).list_leftovers()) == []
+    assert [info.name for info in LocalStore(tmp_path).list()] == [name]
 
 
 def test_folders_vanishing_beside_a_writer_do_no_harm(tmp_path: Path) -> None:
@@ -66,17 +75,6 @@ def test_an_unfinished_file_that_somebody_takes_away_is_written_again(tmp_path: 
     assert list(store.list_leftovers()) == []
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_a_full_disk_says_so_and_leaves_nothing(tiny_disk: Path) -> None:
     store = LocalStore(tiny_disk)
     store.create("small", [b"x" * 1000])
@@ -86,3 +84,18 @@ def test_a_full_disk_says_so_and_leaves_nothing(tiny_disk: Path) -> None:
     assert [info.name for info in store.list()] == ["small"]
     assert list(store.list_leftovers()) == []
     store.create("after", [b"y" * 500_000])
+
+
+@pytest.mark.parametrize("action", ["create", "replace"])
+def test_a_place_that_cannot_be_written_to_says_so_and_what_to_do(
+    tmp_path: Path, make_read_only: Callable[[], Path], action: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"precious")
+    for root in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(StorageError, match="a file stands where a folder must be"):
+            getattr(LocalStore(root), action)("a", [b"x"])
+    with pytest.raises(
+        StorageError, match=r"Read-only file system[\s\S]*choose a folder that you may write to"
+    ):
+        getattr(LocalStore(make_read_only()), action)("a", [b"x"])
+    assert (tmp_path / "file").read_bytes() == b"precious"

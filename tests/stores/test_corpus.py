@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -20,8 +21,10 @@ from outlast.corpus.plan import CorpusFile, list_corpus, plan_pieces
 from outlast.corpus.read import read_documents
 from outlast.corpus.write import write_corpus
 from outlast.errors import ConfigError, CorpusError, StorageError
+from outlast.prepare import build
 from outlast.prepare.build import prepare_data
 from outlast.shards.config import ShardsConfig
+from outlast.shards.work import work_off
 from outlast.storage import Store, open_store, reader
 from outlast.storage.remote import ObjectStore
 from outlast.tokenizer.config import TokenizerConfig
@@ -211,6 +214,22 @@ def test_a_build_from_bucket_to_bucket_by_tasks(bucket: str, built: dict[str, by
         assert prepare_data(corpus, TOKENIZER, SHARDS, out, task=(task, 3)) is None
     assert prepare_data(corpus, TOKENIZER, SHARDS, out, task=(2, 3)) == f"{out}/manifest.json"
     assert contents(out) == built
+
+
+def test_an_object_that_changes_during_a_build_ends_it(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def change(*arguments: Any) -> None:
+        work_off(*arguments)
+        store = open_store(bucket)
+        store.replace("b.txt", [store.read("b.txt").swapcase()])
+
+    monkeypatch.setattr(build, "work_off", change)
+    with pytest.raises(CorpusError, match=r"has changed[\s\S]*b\.txt[\s\S]*into another folder"):
+        prepare_data(corpus_at(bucket), TOKENIZER, SHARDS, str(out))
+    assert not (out / "manifest.json").exists()
 
 
 def test_the_corpus_as_text(folder: Path, bucket: str, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ pieces together hold every document once, however many pieces there are (docs/de
 
 import bisect
 import hashlib
+import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from outlast.corpus.compressed import is_compressed, open_binary
 from outlast.corpus.config import CorpusConfig
@@ -19,7 +21,7 @@ from outlast.errors import CorpusError
 
 _PROBES = 16
 _PROBE_BYTES = 4096
-_REMOTE_FILES_AT_ONCE = 16
+REMOTE_FILES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +153,17 @@ def _describe_all(config: CorpusConfig, found: Sequence[FoundFile]) -> list[Corp
     """Describe files in their order, remote ones side by side: little is read of each, and far away."""
     if not any(file.store for file in found):
         return [_describe(config, file) for file in found]
-    with ThreadPoolExecutor(_REMOTE_FILES_AT_ONCE) as readers:
+    with ThreadPoolExecutor(REMOTE_FILES_AT_ONCE) as readers:
         return list(readers.map(lambda file: _describe(config, file), found))
 
 
 def _describe(config: CorpusConfig, found: FoundFile) -> CorpusFile:
     path = found.path
-    size, digest = _probe(found)
+    try:
+        with found.store.open(found.object_name) if found.store else open(path, "rb") as file:
+            size, digest = probe(file)
+    except OSError as error:
+        raise CorpusError(f"The file cannot be read: {error.strerror}.", where=path) from error
     if config.format == "parquet":
         from outlast.corpus.tables import row_group_bytes
 
@@ -188,15 +194,11 @@ def _describe(config: CorpusConfig, found: FoundFile) -> CorpusFile:
     )
 
 
-def _probe(found: FoundFile) -> tuple[int, str]:
+def probe(file: BinaryIO | io.BufferedIOBase) -> tuple[int, str]:
     """Return a file's size and a digest of it that costs 16 short reads, whatever its size and place."""
-    try:
-        with found.store.open(found.object_name) if found.store else open(found.path, "rb") as file:
-            size = file.seek(0, 2)
-            digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-            for number in range(_PROBES):
-                file.seek(max(size - _PROBE_BYTES, 0) * number // (_PROBES - 1))
-                digest.update(file.read(_PROBE_BYTES))
-    except OSError as error:
-        raise CorpusError(f"The file cannot be read: {error.strerror}.", where=found.path) from error
+    size = file.seek(0, 2)
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    for number in range(_PROBES):
+        file.seek(max(size - _PROBE_BYTES, 0) * number // (_PROBES - 1))
+        digest.update(file.read(_PROBE_BYTES))
     return size, digest.hexdigest()

@@ -7,11 +7,12 @@ In: a ``CorpusConfig`` and ``Extent``s. Out: text, each document once, in a fixe
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 
+from outlast.corpus.changes import check_digest, check_size
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally, Undecodable
 from outlast.corpus.markup import markup_reader
-from outlast.corpus.plan import CorpusFile, Extent
-from outlast.corpus.source import file_size
+from outlast.corpus.plan import Extent
+from outlast.corpus.source import is_remote
 from outlast.corpus.text import read_text, too_long
 from outlast.errors import CorpusError
 from outlast.prng import derive_key
@@ -26,6 +27,9 @@ def read_encoded(
     config: CorpusConfig, extents: Iterable[Extent], tally: Tally
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the documents that begin in the extents, each with its UTF-8; count them in the tally.
+
+    A local file is looked at again once it is read, so what was made of it before counts only where no error
+    follows; of remote ones, ``check_remote`` is the check.
 
     Raises:
         CorpusError: a file that is missing, damaged or changed since it was listed, bytes that are no text
@@ -51,6 +55,8 @@ def read_encoded(
                 tally.documents += 1
                 tally.text_bytes += len(content)
                 yield document, content
+        if config.format != "huggingface" and not is_remote(extent.file.path):
+            check_digest(extent.file)
 
 
 def read_splits(
@@ -90,26 +96,12 @@ def _read_extent(config: CorpusConfig, extent: Extent, tally: Tally) -> Iterator
         from outlast.corpus.tables import read_dataset
 
         return read_dataset(config, extent)
-    _check_unchanged(extent.file)
+    check_size(extent.file)
     if config.format == "parquet":
         from outlast.corpus.tables import read_parquet
 
         return read_parquet(config, extent, tally)
     return read_text(config, extent, tally)
-
-
-def _check_unchanged(file: CorpusFile) -> None:
-    try:
-        size = file_size(file.path)
-    except OSError as error:
-        raise CorpusError(f"The file cannot be read: {error.strerror}.", where=file.path) from error
-    if size != file.size_bytes:
-        raise CorpusError(
-            f"The file has changed: {size} bytes.",
-            where=file.path,
-            expected=f"{file.size_bytes} bytes, as when the corpus was listed",
-            remedy="prepare the changed corpus into another folder",
-        )
 
 
 def _without_surrogates(config: CorpusConfig, document: str, file: str, place: str, tally: Tally) -> str:

@@ -1,12 +1,13 @@
 """A model's folder: it appears whole or not at all, with the sha256 of every file in it.
 
 In: tensors by their names, functions that write the other files. Out: a folder. It is written beside its
-place and renamed, so what bears its name is complete.
+place and renamed, so what bears its name is complete, and by one process at a time.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,10 +16,13 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.load import WEIGHTS_NAME
+from outlast.huggingface.writer_lock import only_writer
+from outlast.storage import local_failure
 
 PROVENANCE_NAME = "outlast.json"
 FORMAT = "outlast-export"
@@ -36,26 +40,32 @@ def write_folder(
     """Write ``model.safetensors``, what ``write_files`` writes into the folder it is given, and
     ``outlast.json``; return the folder.
 
+    What killed writers left of the same folder is taken away.
+
     Raises:
-        OutlastError: a disk that fails.
+        OutlastError: another process writes the same folder.
+        StorageError: a disk that fails.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = folder.parent / f".{folder.name}.tmp-{uuid.uuid4().hex}"
-        temporary.mkdir()
-        try:
-            save_file(dict(tensors), temporary / WEIGHTS_NAME, metadata={"format": "pt"})
-            write_files(temporary)
-            _write_provenance(temporary, special_ids, provenance)
-            _flush(temporary)
-            os.rename(temporary, folder)  # replaces an empty folder, fails on any other
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        with only_writer(folder) as delete_leftovers:
+            if delete_leftovers:
+                _delete_leftovers(folder)
+            temporary = folder.parent / f".{folder.name}.tmp-{uuid.uuid4().hex}"
+            temporary.mkdir()
+            try:
+                save_file(dict(tensors), temporary / WEIGHTS_NAME, metadata={"format": "pt"})
+                write_files(temporary)
+                _write_provenance(temporary, special_ids, provenance)
+                _flush(temporary)
+                os.rename(temporary, folder)  # replaces an empty folder, fails on any other
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
     except OSError as error:
-        raise OutlastError(
-            f"Cannot write the model: {error.strerror or error}.", where=str(folder)
-        ) from error
+        raise local_failure("Cannot write the model", str(folder), error) from error
+    except SafetensorError as error:
+        raise local_failure("Cannot write the model", str(folder), _as_os_error(error)) from error
     return folder
 
 
@@ -67,7 +77,14 @@ def check_finite(params: Mapping[str, NDArray[Any]]) -> None:
 
 
 def check_target(folder: Path) -> None:
-    """Raise ConfigError where the place is taken."""
+    """Raise ConfigError where the place is taken or has no name."""
+    if not folder.name:
+        raise ConfigError(
+            "The folder for the model has no name.",
+            where=str(folder),
+            expected="a name that does not exist, or an empty folder",
+            remedy="check that the shell variables of the command are set",
+        )
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise ConfigError(
             "The place for the model is taken.",
@@ -80,6 +97,19 @@ def check_target(folder: Path) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write plain values as a JSON file."""
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _delete_leftovers(folder: Path) -> None:
+    name = re.compile(rf"\.{re.escape(folder.name)}\.tmp-[0-9a-f]{{32}}")
+    for path in folder.parent.iterdir():
+        if name.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _as_os_error(error: SafetensorError) -> OSError:
+    """Return what the system said; the library puts it, with its number, into the text of its own error."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))
 
 
 def _write_provenance(

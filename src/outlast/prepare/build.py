@@ -13,9 +13,10 @@ from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
 from outlast.cleaning.scan import ScanJob
+from outlast.corpus.changes import check_remote
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.plan import CorpusFile, PieceJob, list_corpus, plan_pieces
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, OutlastError
 from outlast.logs import format_count, log
 from outlast.prepare.duplicates import ensure_duplicates_found
 from outlast.prepare.finish import finish
@@ -24,7 +25,7 @@ from outlast.prepare.notes import delete_notes, noting_failure, tell_failures
 from outlast.prepare.tasks import Task, others_have_work, share_of
 from outlast.prepare.tokenizer import ensure_tokenizer
 from outlast.prepare.words import WordRule, find_word_rule, name_words, versions_of
-from outlast.shards.build import finished_pieces
+from outlast.shards.build import agree_on_plan, delete_leftovers, finished_pieces, withdraw_plan
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
 from outlast.shards.manifest import MANIFEST_NAME
 from outlast.shards.pair_build import add_pairs
@@ -32,10 +33,12 @@ from outlast.shards.piece import BuildJob
 from outlast.shards.work import InProcesses, Run, work_off
 from outlast.storage import Store, open_store
 from outlast.tokenizer.config import TokenizerConfig
+from outlast.tokenizer.manifest import TokenizerManifest
 from outlast.tokenizer.words import Segmenter
 
 NO_CLEANING = CleaningConfig()
 TOKENIZER_WAIT_SECONDS = 4 * 3600.0
+_MORE_FOLDERS = ("cleaning/", "cleaning/scan/", "cleaning/drops/", "failed/")
 
 
 def prepare_data(
@@ -90,9 +93,8 @@ def prepare_data(
     pieces = _pieces(files, held_out, num_shards)
     scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
     with _runner(shards, ray) as run, noting_failure(store, task):
-        if cleaning.needs_scan:
-            ensure_duplicates_found(scan, store, pieces, run, task, tokenizer_wait_seconds)
-        trained = ensure_tokenizer(corpus, cleaning, tokenizer, store, pieces, task, tokenizer_wait_seconds)
+        trained = _ensure_tokenizer(scan, tokenizer, store, pieces, run, task, tokenizer_wait_seconds)
+        agree_on_plan(store, identity, versions)  # which may have been withdrawn, and made anew, meanwhile
         job = BuildJob(
             corpus=corpus,
             out=out,
@@ -102,12 +104,33 @@ def prepare_data(
             words=rule,
         )
         work_off(job, share_of(pieces, finished_pieces(store), task), num_shards, run, "shards")
+        check_remote((*files, *held_out))
     if others_have_work(store, num_shards):
         tell_failures(store)
         return None
     finish(corpus, cleaning, store, trained, num_shards, _provenance(identity, versions, files, held_out))
     _end(store, manifest_url, shards)
     return manifest_url
+
+
+def _ensure_tokenizer(
+    scan: ScanJob,
+    config: TokenizerConfig,
+    store: Store,
+    pieces: Sequence[PieceJob],
+    run: Run,
+    task: Task | None,
+    wait_seconds: float,
+) -> TokenizerManifest:
+    """Find the duplicates where they are dropped, then return the tokenizer."""
+    try:
+        if scan.cleaning.needs_scan:
+            ensure_duplicates_found(scan, store, pieces, run, task, wait_seconds)
+        return ensure_tokenizer(scan.corpus, scan.cleaning, config, store, pieces, task, wait_seconds)
+    except OutlastError:
+        if task is None or task[0] == 0:  # the others wait for this one, which has the plan they know
+            withdraw_plan(store)
+        raise
 
 
 def _agree(
@@ -171,8 +194,7 @@ def _end(store: Store, manifest_url: str, shards: ShardsConfig) -> None:
     """
     if shards.pairs.lengths:
         add_pairs(manifest_url, shards.pairs, num_processes=resolve_num_processes(shards))
-    for leftover in store.list_leftovers():
-        store.delete(leftover)
+    delete_leftovers(store, _MORE_FOLDERS)
     delete_scans(store)
     delete_notes(store)
 

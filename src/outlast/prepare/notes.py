@@ -6,6 +6,7 @@ waiting. A task that was killed leaves none.
 """
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Generator
@@ -17,6 +18,7 @@ from outlast.prepare.tasks import Task
 from outlast.storage import Store
 
 _FOLDER = "failed/"
+_NOTE = re.compile(re.escape(_FOLDER) + r"(\d{5,6})\.json")
 _GRACE_SECONDS = 300.0
 
 
@@ -39,8 +41,8 @@ def noting_failure(store: Store, task: Task | None) -> Generator[None]:
 
 def delete_notes(store: Store) -> None:
     """Delete all notes. Only when the build is complete."""
-    for info in store.list(_FOLDER):
-        store.delete(info.name)
+    for name in _list_notes(store, None):
+        store.delete(name)
 
 
 def tell_failures(store: Store) -> None:
@@ -83,10 +85,16 @@ class FailureWatch:
 
 def _read_notes(store: Store, task: int | None) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    for info in store.list(_FOLDER if task is None else f"{_FOLDER}{task:05d}"):
+    for name in _list_notes(store, task):
         with suppress(StorageError):  # taken away meanwhile
-            found[info.name] = store.read(info.name)
+            found[name] = store.read(name)
     return found
+
+
+def _list_notes(store: Store, task: int | None) -> list[str]:
+    """Return the names of the notes of a task, of all of them where it is None; other files stay out."""
+    notes = [match for info in store.list(_FOLDER) if (match := _NOTE.fullmatch(info.name))]
+    return [match[0] for match in notes if task is None or int(match[1]) == task]
 
 
 def _parse(content: bytes) -> tuple[str, str]:

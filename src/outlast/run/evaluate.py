@@ -85,7 +85,11 @@ def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[RunParts, Re
     """Return the parts of the run in a directory, and its newest checkpoint."""
     store = open_store(run_dir)
     parts = assemble_run(
-        make_run_recipe(apply_overrides(read_recipe_tables(store), overrides), where=f"{run_dir}/{RUN_NAME}")
+        make_run_recipe(
+            apply_overrides(read_recipe_tables(store), overrides),
+            where=f"{run_dir}/{RUN_NAME}",
+            overrides=overrides,
+        )
     )
     restored = restore_run(store)
     if isinstance(parts, ImageParts):

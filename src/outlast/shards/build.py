@@ -7,20 +7,23 @@ bytes (docs/design/building_shards.md).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 import pydantic
 
 from outlast.cleaning.tally import CleaningTally
-from outlast.errors import ObjectExists, ObjectNotFound, ShardError
+from outlast.errors import ObjectExists, ObjectNotFound, ShardError, StorageError
 from outlast.shards.manifest import Manifest, ShardEntry, TokenizerEntry
 from outlast.storage import Store
 
 PLAN_NAME = "plan.json"
 _PLAN_FORMAT = "outlast-plan"
 _RECORD_FORMAT = "outlast-piece"
+_RECORD_FOLDER = "done/"
+_FOLDERS = ("", "tokenizer/", _RECORD_FOLDER)
 _VERSION = 1
 _MAX_LISTED = 100
 _MAX_DIFFERENCES = 5
@@ -94,6 +97,15 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
     return cast(dict[str, str], agreed)
 
 
+def withdraw_plan(store: Store) -> None:
+    """Delete the plan of a build that failed and has made nothing, so that the folder is free for a corrected
+    one: most such errors are ended by another configuration.
+    """
+    with suppress(StorageError):  # the error that ended the build matters more
+        if not any(store.list(folder) for folder in ("cleaning/", "tokenizer/", _RECORD_FOLDER)):
+            store.delete(PLAN_NAME)
+
+
 class Record(Protocol):
     """A dataclass that says what became of a piece."""
 
@@ -117,8 +129,22 @@ def withdraw_record(store: Store, piece: int) -> None:
 
 def finished_pieces(store: Store) -> set[int]:
     """Return the numbers of the pieces that are marked as finished."""
-    names = [info.name.removeprefix("done/").removesuffix(".json") for info in store.list("done/")]
+    records = store.list(_RECORD_FOLDER)
+    names = [info.name.removeprefix(_RECORD_FOLDER).removesuffix(".json") for info in records]
     return {int(name) for name in names if name.isdigit()}
+
+
+def delete_leftovers(store: Store, more_folders: Sequence[str] = ()) -> None:
+    """Delete the unfinished files that killed writers left in the folders that a build writes to.
+
+    No other folder is looked into: beside the result there may be a run that somebody trains.
+
+    Args:
+        more_folders: that this build writes to, as prefixes that end with a slash.
+    """
+    for folder in (*_FOLDERS, *more_folders):
+        for leftover in store.list_leftovers(folder, recursive=False):
+            store.delete(leftover)
 
 
 def read_record(store: Store, piece: int) -> PieceRecord:
@@ -188,7 +214,7 @@ def make_manifest(
 
 
 def _record_name(piece: int) -> str:
-    return f"done/{piece:05d}.json"
+    return f"{_RECORD_FOLDER}{piece:05d}.json"
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

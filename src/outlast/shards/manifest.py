@@ -246,6 +246,11 @@ def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
     """Return a manifest's bytes, of whatever kind, and the store that it lies in. Raises ShardError."""
     folder, name = split_url(url)
     store = open_store(folder)
+    path = store.local_path(name)
+    if path is not None and path.is_dir():
+        raise ShardError(
+            "This is a folder.", where=url, remedy=f"name the manifest in it: {path / MANIFEST_NAME}"
+        )
     try:
         return store.read(name), store
     except ObjectNotFound:
@@ -262,9 +267,16 @@ def parse_document(text: bytes, *, where: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ShardError(f"The manifest is not JSON: {error}", where=where, remedy=_REMEDY) from None
+        raise ShardError(
+            f"The manifest is not JSON: {error}", where=where, remedy=_remedy_for(where)
+        ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ShardError("The file is not a manifest.", where=where, expected=f'"format": "{FORMAT}"')
+        raise ShardError(
+            "The file is not a manifest.",
+            where=where,
+            expected=f'"format": "{FORMAT}"',
+            remedy=_remedy_for(where),
+        )
     if document.get("version") != VERSION:
         raise ShardError(
             f"The manifest has version {document.get('version')!r}.",
@@ -272,6 +284,12 @@ def parse_document(text: bytes, *, where: str) -> dict[str, Any]:
             expected=f"version {VERSION}",
         )
     return cast(dict[str, Any], document)
+
+
+def _remedy_for(where: str) -> str:
+    """Return what to do about a file that is no manifest: deleting one of another name could be a loss."""
+    is_ours = split_url(where)[1] == MANIFEST_NAME
+    return _REMEDY if is_ours else f"name the {MANIFEST_NAME} that `outlast prepare` wrote"
 
 
 def build_manifest(cls: type[T], fields: Mapping[str, Any], *, where: str) -> tuple[T, str]:

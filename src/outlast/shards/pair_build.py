@@ -18,7 +18,7 @@ import pydantic
 from outlast import __version__
 from outlast.errors import ObjectNotFound, OutlastError, ShardError
 from outlast.logs import ProgressLine, format_count, log
-from outlast.shards.build import PLAN_NAME, agree_on_plan
+from outlast.shards.build import PLAN_NAME, agree_on_plan, delete_leftovers
 from outlast.shards.config import PairsConfig
 from outlast.shards.manifest import Manifest, PairSet, PairTableEntry, read_manifest, write_manifest
 from outlast.shards.offsets import check_digest, open_offsets
@@ -144,8 +144,7 @@ def add_pairs(
         _build(PairJob(manifest_url=manifest_url), manifest, mine, min(num_processes, len(mine)))
     if task is None:  # with tasks, another one may be writing
         for folder in folders:
-            for leftover in folder.list_leftovers():
-                folder.delete(leftover)
+            delete_leftovers(folder)
     left = {pair_set.path for pair_set in wanted} - {pair_set.path for pair_set in publish(manifest_url)}
     if left:
         log.info("tables are left to other tasks: %s", ", ".join(sorted(left)))

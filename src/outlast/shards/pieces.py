@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from outlast.errors import OutlastError
 from outlast.logs import ProgressLine, format_count, log
-from outlast.shards.build import R, finished_pieces, read_record_as
+from outlast.shards.build import R, delete_leftovers, finished_pieces, read_record_as, withdraw_plan
 from outlast.shards.processes import Job, P, Progress, build_pieces, first_failure
 from outlast.storage import Store
 
@@ -27,6 +27,8 @@ def run_pieces(
 ) -> list[R]:
     """Build the pieces that are not finished yet; return the records of all.
 
+    Where no piece could be built the plan is withdrawn.
+
     Args:
         what: for the line of progress.
         store: of the result.
@@ -40,9 +42,13 @@ def run_pieces(
     finished = finished_pieces(store)
     missing = [piece for piece in pieces if piece.piece not in finished]
     if missing:
-        _build(what, job, missing, min(num_processes or len(os.sched_getaffinity(0)), len(missing)), counted)
-    for leftover in store.list_leftovers():
-        store.delete(leftover)
+        most = num_processes or len(os.sched_getaffinity(0))
+        try:
+            _build(what, job, missing, min(most, len(missing)), counted)
+        except OutlastError:
+            withdraw_plan(store)
+            raise
+    delete_leftovers(store)
     return [read_record_as(record_type, store, piece.piece) for piece in pieces]
 
 

@@ -12,10 +12,10 @@ An error tells what is known. ``ObjectNotFound`` and ``ObjectExists`` are statem
 from pathlib import Path
 
 from outlast.errors import ConfigError
-from outlast.storage.local import LocalStore
+from outlast.storage.local import LocalStore, local_failure
 from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
-__all__ = ["Chunks", "LocalStore", "ObjectInfo", "Pause", "Store", "open_store", "split_url"]
+__all__ = ["Chunks", "LocalStore", "ObjectInfo", "Pause", "Store", "local_failure", "open_store", "split_url"]
 
 _CLOUD_SCHEMES = ("gs", "s3", "az")
 _HTTP_SCHEMES = ("http", "https")
@@ -27,13 +27,21 @@ def open_store(url: str | Path) -> Store:
     Credentials come from the environment alone, under the names the clouds' own tools use.
 
     Raises:
-        ConfigError: a scheme that is not known, a URL with a password in it, an address that is never
-        contacted.
+        ConfigError: an empty name, a scheme that is not known, a URL with a password in it, an address that
+        is never contacted.
     """
     text = str(url)
     scheme = text.partition("://")[0] if "://" in text else "file"
     if scheme == "file":
-        return LocalStore(Path(text.removeprefix("file://")).expanduser())
+        path = text.removeprefix("file://")
+        if not path:
+            raise ConfigError(
+                "The name of a folder is empty.",
+                where=repr(text),
+                expected='a path or URL; "." is the current folder',
+                remedy="check that the shell variables of the command are set",
+            )
+        return LocalStore(Path(path).expanduser())
     authority = text.partition("://")[2].partition("/")[0]
     if "@" in authority:
         raise ConfigError(

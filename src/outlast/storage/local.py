@@ -7,6 +7,7 @@ not at all.
 
 import errno
 import os
+import re
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +17,8 @@ from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnre
 from outlast.storage.store import Chunks, ObjectInfo, Store
 
 _FOLDER_ATTEMPTS = 50
-_TEMPORARY_PREFIX = ".tmp-"
+_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{32}")
+"""The names of unfinished files, as ``_put`` makes them: a file that is only similar is somebody else's."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_ANSWER = (
     errno.ESTALE,
@@ -26,7 +28,18 @@ _NO_ANSWER = (
     errno.EHOSTUNREACH,
     errno.ENETDOWN,
 )
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_WRITE_REMEDIES = (
+    (_FULL, "free space, or choose another disk"),
+    ((errno.EACCES, errno.EROFS), "choose a folder that you may write to"),
+    (
+        (errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
+        "choose another name: a file stands where a folder must be",
+    ),
+    (
+        (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS),
+        "choose a folder whose file system allows hard links",
+    ),
+)
 
 
 class LocalStore(Store):
@@ -71,15 +84,16 @@ class LocalStore(Store):
     def list(self, prefix: str = "") -> list[ObjectInfo]:
         found: list[ObjectInfo] = []
         for path in self._walk(prefix):
-            if not path.name.startswith(_TEMPORARY_PREFIX):
+            if not _TEMPORARY.fullmatch(path.name):
                 try:
                     found.append(ObjectInfo(path.relative_to(self.root).as_posix(), path.stat().st_size))
                 except FileNotFoundError:
                     continue  # deleted while we looked
         return sorted(found)
 
-    def list_leftovers(self, prefix: str = "") -> tuple[str, ...]:
-        leftovers = (path for path in self._walk(prefix) if path.name.startswith(_TEMPORARY_PREFIX))
+    def list_leftovers(self, prefix: str = "", *, recursive: bool = True) -> tuple[str, ...]:
+        paths = self._walk(prefix, recursive=recursive)
+        leftovers = (path for path in paths if _TEMPORARY.fullmatch(path.name))
         return tuple(sorted(path.relative_to(self.root).as_posix() for path in leftovers))
 
     def size_bytes(self, name: str) -> int:
@@ -104,12 +118,14 @@ class LocalStore(Store):
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise self._failed("delete", name, error) from error
 
-    def _walk(self, prefix: str) -> Sequence[Path]:
+    def _walk(self, prefix: str, *, recursive: bool = True) -> Sequence[Path]:
         folder = self.local_path(prefix.rpartition("/")[0] or ".")
         paths: list[Path] = []
         try:
-            for parent, _, files in os.walk(folder, onerror=_raise_unless_absent):
+            for parent, folders, files in os.walk(folder, onerror=_raise_unless_absent):
                 paths += [Path(parent, file) for file in files]
+                if not recursive:
+                    folders.clear()
         except OSError as error:
             raise self._failed("list", prefix, error) from error
         return [path for path in paths if path.relative_to(self.root).as_posix().startswith(prefix)]
@@ -136,25 +152,27 @@ class LocalStore(Store):
         reason = error.strerror or str(error)
         if action != "write" and isinstance(error, FileNotFoundError | NotADirectoryError):
             return ObjectNotFound("There is no such file.", where=where)
-        if error.errno in _FULL:
-            return StorageError(
-                f"Cannot {action} the file: no space left ({reason}).",
-                where=where,
-                remedy="free space, or choose another disk",
-            )
         if error.errno in _NO_ANSWER:
             return StoreUnreachable(f"Cannot {action} the file: {reason}.", where=where)
-        if action == "write" and error.errno in _NO_LINKS:
-            return StorageError(
-                f"Cannot write the file: {reason}.",
-                where=where,
-                remedy="choose a folder whose file system allows hard links",
-            )
+        if action == "write" or error.errno in _FULL:
+            return local_failure(f"Cannot {action} the file", where, error)
         return StorageError(f"Cannot {action} the file: {reason}.", where=where)
 
 
+def local_failure(message: str, where: str | None, error: OSError) -> StorageError:
+    """Return the error for a local file or folder that cannot be written, with what to do about it.
+
+    Args:
+        message: what could not be done, without a full stop; the reason follows.
+    """
+    reason = error.strerror or str(error)
+    reason = f"no space left ({reason})" if error.errno in _FULL else reason
+    remedy = next((remedy for numbers, remedy in _WRITE_REMEDIES if error.errno in numbers), None)
+    return StorageError(f"{message}: {reason}.", where=where, remedy=remedy)
+
+
 def _put(path: Path, content: Chunks, *, create: bool) -> None:
-    temporary = path.parent / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    temporary = path.parent / f".tmp-{uuid.uuid4().hex}"
     try:
         _write_flushed(temporary, content)
         if create:

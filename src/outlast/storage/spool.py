@@ -4,10 +4,13 @@ In: open files. Out: a sequence of bytes for ``Store.create`` and ``Store.replac
 time is in memory.
 """
 
+import errno
+import os
 from collections.abc import Sequence
 from typing import IO, overload
 
 from outlast.errors import StorageError
+from outlast.storage.local import local_failure
 
 _CHUNK_BYTES = 8 * 2**20
 
@@ -53,7 +56,10 @@ class Spooled(Sequence[bytes]):
 
 def spool_failed(error: OSError) -> StorageError:
     """Return the error for temporary files that cannot be written."""
-    return StorageError(
-        f"Cannot write temporary files: {error.strerror}.",
-        remedy="free space in the output folder (for a remote one: in the folder that TMPDIR names)",
-    )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            f"Cannot write temporary files: {error.strerror}.",
+            remedy="free space in the output folder (for a remote one: in the folder that TMPDIR names)",
+        )
+    where = None if error.filename is None else os.fspath(error.filename)
+    return local_failure("Cannot write temporary files", where, error)

@@ -79,9 +79,12 @@ class Store(ABC):
         """Return the path of a local object, or None where the store is remote."""
         return None
 
-    def list_leftovers(self, prefix: str = "") -> Sequence[str]:
+    def list_leftovers(self, prefix: str = "", *, recursive: bool = True) -> Sequence[str]:
         """Return the names of unfinished files that killed writers left below the prefix; ``delete`` takes
         them.
+
+        Args:
+            recursive: look into the folders below, too.
         """
         return []
 

@@ -310,10 +310,10 @@ def test_what_is_no_folder_of_classes_is_refused(folder: Path, tmp_path: Path) -
     (folder / "loose.jpg").rename(folder / "bird" / "empty.jpg").write_bytes(b"")
     with pytest.raises(OutlastError, match="The image has 0 bytes"):
         pack(folder, tmp_path / "out")
-    url = pack(folder, tmp_path / "skipped", on_bad="skip")
+    url = pack(folder, tmp_path / "out", on_bad="skip")  # what the message says to do
     assert read_image_manifest(url)[0].provenance["counts"]["train"]["bad_examples"] == 1
     with pytest.raises(ShardError, match="another corpus or configuration"):
-        pack(folder, tmp_path / "skipped")
+        pack(folder, tmp_path / "out")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
