@@ -22,8 +22,7 @@ do. The command line prints the message alone; ``--debug`` adds the traceback.
 EXIT_DONE = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-EXIT_PREEMPTED = 75
-EXIT_HUNG = 76
+EXIT_PREEMPTED = 75  # 76 is kept for a run that hangs; nothing returns it yet
 EXIT_INTERRUPTED = 130
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,20 @@ def test_a_run_that_is_past_the_last_step(train: Run, run_dir: Path) -> None:
     train("training.total_steps=2", run_dir=run_dir).refused(
         2, "total_steps: the checkpoint is of step 3, the recipe ends at 2"
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing else keeps a process to a limit of memory")
+def test_a_device_with_too_little_memory(command: Command, data: Path, tmp_path: Path) -> None:
+    limited = Command(tmp_path)
+    limited.launcher = (
+        "-c",
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**35, 2**35));"
+        "from outlast.__main__ import main; main()",
+    )
+    keys = (*TINY, f"model.intermediate_size={2**17}", f"stream.global_batch_size={2**13}")
+    told = limited.train(data / "manifest.json", tmp_path / "run", *keys, expect=1)
+    assert "outlast: The device has too little memory: RESOURCE_EXHAUSTED" in told
+    assert "training.num_microbatches" in told
 
 
 def test_weights_that_are_not_there_or_do_not_fit(train: Run, finished_run: Path, tmp_path: Path) -> None:

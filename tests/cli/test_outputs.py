@@ -89,11 +89,20 @@ def test_json_is_one_document_and_all_there_is(
         assert found["examples_per_second"] > 0
         assert found["limit"] in ("store", "gathering", "memory")
     elif verb == "evaluate":
-        assert found["num_examples"] == 8
+        assert found["num_examples"] > 8, "all of them, though the recipe's evaluations read 8"
         assert 4 < found["loss"] < 8
     else:
         assert [len(answers) for answers in found] == [5]
         assert set(found[0][0]) == {"score", "token", "token_str", "sequence"}
+
+
+def test_an_evaluation_of_a_part_is_asked_for(outlast: Run, train: Run, tmp_path: Path) -> None:
+    """During training the recipe says how many examples; the verb reads all, or as many as it is told."""
+    trained = train("training.total_steps=1")
+    assert ", over 8 examples" in trained.err
+    (kept,) = (json.loads(path.read_text()) for path in (tmp_path / "run" / "evaluations").iterdir())
+    part = outlast("evaluate", tmp_path / "run", "--json", "--set", "training.evaluation_examples=8")
+    assert json.loads(part.out) == kept
 
 
 def test_one_line_of_json_for_each_text(outlast: Run, model: Path) -> None:

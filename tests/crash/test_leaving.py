@@ -17,7 +17,33 @@ def wait_for(path: Path, pattern: str, *, limit_seconds: float = 120) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+SIGNALS = [(signal.SIGTERM, 75), (signal.SIGINT, 130)]
+SENT_BY_JAX = """
+import os, sys
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "jax":
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), {})
+sys.meta_path.insert(0, Finder)
+from outlast.__main__ import main
+main()
+"""
+"""Sends the signal as soon as the import of jax begins."""
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_while_jax_is_imported_leaves_before_anything_begins(
+    compilation_cache: Path, manifest: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    command = Command(compilation_cache)
+    command.launcher = ("-c", SENT_BY_JAX.format(int(number)))
+    output = command.train(manifest, tmp_path / "run", expect=code)
+    assert f"{number.name} before the run began: nothing is lost" in output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_signal_saves_and_leaves(
     command: Command,
     manifest: Path,
@@ -82,10 +108,11 @@ def test_an_evaluation_owed_is_made_by_the_next_attempt(
     process = command.start_training(manifest, run_dir)
     wait_for(run_dir, "commits/000000000100-1.json")
     kill(process)
-    (run_dir / "evaluations" / "000000000100.json").unlink(missing_ok=True)
+    (run_dir / "evaluations" / "000000000100-1.json").unlink(missing_ok=True)
     command.train(manifest, run_dir)
-    kept = json.loads((run_dir / "evaluations" / "000000000100.json").read_text())
-    now = json.loads(command.run("evaluate", run_dir, "--json"))
+    kept = json.loads((run_dir / "evaluations" / "000000000100-1.json").read_text())
+    part = ("--set", "training.evaluation_examples=64")  # as in training; else all
+    now = json.loads(command.run("evaluate", run_dir, "--json", *part))
     assert now == kept
     assert command.digest(run_dir) == unbroken
 

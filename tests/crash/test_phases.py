@@ -6,10 +6,13 @@ import signal
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from outlast.checkpoint.inspect import digest_run, verify_run
+from outlast.storage import LocalStore
+from outlast.training.evaluations import read_evaluations
 from support.command import RECIPE, Command
 from support.command_lives import Life
 
@@ -72,8 +75,8 @@ def whole(mixture: Mixture, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def evaluations(run_dir: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in (run_dir / "evaluations").iterdir()}
+def evaluations(run_dir: Path) -> dict[int, dict[str, Any]]:
+    return read_evaluations(LocalStore(run_dir))
 
 
 def metrics(run_dir: Path) -> list[dict[str, float]]:
@@ -158,18 +161,19 @@ def test_the_loss_goes_down_over_the_border(mixture: Mixture, whole: Path) -> No
 def test_an_evaluation_tells_the_loss_of_each_source_at_the_length_of_its_phase(
     mixture: Mixture, whole: Path
 ) -> None:
-    kept = {name: json.loads(text) for name, text in evaluations(whole).items()}
-    assert [fields["step"] for _, fields in sorted(kept.items())] == [12, 24, 36, 40]
-    last = kept[f"{STEPS:012d}.json"]
+    kept = evaluations(whole)
+    assert sorted(kept) == [fields["step"] for _, fields in sorted(kept.items())] == [12, 24, 36, 40]
+    last = kept[STEPS]
     mail, code = last["sources"]["mail"], last["sources"]["code"]
     both = mail["num_predictions"] + code["num_predictions"]
     weighted = mail["loss"] * mail["num_predictions"] + code["loss"] * code["num_predictions"]
     assert last["loss"] == pytest.approx(weighted / both, rel=1e-12)
     # 16 examples of 32 tokens have fewer predictions than 16 of 64.
-    assert kept[f"{BORDER:012d}.json"]["num_predictions"] < 0.7 * last["num_predictions"]
-    now = json.loads(mixture.command.run("evaluate", whole, "--json"))
+    assert kept[BORDER]["num_predictions"] < 0.7 * last["num_predictions"]
+    part = ("--set", "training.evaluation_examples=16")  # as in training; else all
+    now = json.loads(mixture.command.run("evaluate", whole, "--json", *part))
     assert now == last
-    text = mixture.command.run("evaluate", whole)
+    text = mixture.command.run("evaluate", whole, *part)
     assert f"source code      loss {code['loss']:.6g}, {code['num_predictions']} predictions" in text
 
 

@@ -4,7 +4,9 @@ import errno
 import fcntl
 import hashlib
 import os
+import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,16 @@ from outlast.errors import StorageError
 from outlast.shards.manifest import Manifest, ShardEntry
 from outlast.storage import LocalStore
 from outlast.stream import ranges
-from outlast.stream.cache import CachedShard, ShardCache
+from outlast.stream.cache import CachedShard, ShardCache, shared_cache
 from outlast.stream.cancel import Cancellation
 from support.datasets import write_counting_data
 
 LENGTHS = [[300, 70], [500], [33, 410], [260]]
+
+
+# Python and jax, where another test has imported it, warn of forks beside threads. These children only wait
+# or leave.
+IN_THREADS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -201,6 +208,61 @@ def test_room_waits_for_a_shard_that_nobody_could_give_up_yet(
         ahead.join()
     assert names_in(cache.folder) == {second.sha256}
     assert not caplog.records
+
+
+@IN_THREADS
+def test_a_child_that_is_forked_meanwhile_holds_nobody_up(
+    data: tuple[Path, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forked while a shard is on its way, and while room is made; it lives on and knows nothing of it."""
+    store, shards = CountingStore(data[0]), entries(data[1])
+    cache = shared_cache(tmp_path / "cache", max(entry.size_bytes for entry in shards), True)
+    children: list[int] = []
+    before_a_range, before_room = iter([1]), iter([1])
+
+    def fork(times: Iterator[int]) -> None:
+        for _ in times:
+            child = os.fork()
+            if not child:
+                signal.alarm(120)
+                signal.pause()
+            children.append(child)
+
+    def read_range(name: str, start: int, length: int) -> bytes:
+        fork(before_a_range)
+        return LocalStore.read_range(store, name, start, length)
+
+    def release_one() -> bool:
+        fork(before_room)
+        return False
+
+    def work() -> None:
+        monkeypatch.setattr(store, "read_range", read_range)
+        kept = cache.fetch(store, shards[0])
+        cache.fetch(store, shards[1], release_one)  # finds the first in use
+        kept.release()
+        cache.fetch(store, shards[2])
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join(20)
+    is_held_up = worker.is_alive()
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    worker.join()
+    assert not is_held_up
+    assert len(children) == 2
+
+
+@IN_THREADS
+def test_a_child_has_a_cache_of_its_own(tmp_path: Path) -> None:
+    """Its parent's would wait for threads that are not in it."""
+    shared_cache(tmp_path, 1, True)
+    child = os.fork()
+    if not child:
+        os._exit(shared_cache.cache_info().currsize)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])

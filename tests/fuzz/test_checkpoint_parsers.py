@@ -149,7 +149,7 @@ def test_a_description_that_names_an_unknown_key(tmp_path: Path) -> None:
 def test_any_evaluation(content: bytes) -> None:
     """An evaluation that cannot be read is made again; it is never taken for the best."""
     store = LocalStore(FOLDER["evaluations"])
-    store.replace("evaluations/000000000005.json", [content])
+    store.replace("evaluations/000000000005-1.json", [content])
     for fields in accepts_or_refuses(lambda: read_evaluations(store)).values():
         assert isinstance(fields["loss"], float | int)
         assert fields["loss"] == fields["loss"]

@@ -143,7 +143,7 @@ def test_what_killed_exports_left_is_taken_away(tmp_path: Path) -> None:
     for path in [tmp_path / f".out.tmp-{uuid.uuid4().hex}", *others]:
         path.mkdir()
         (path / "model.safetensors").write_bytes(b"half")
-    (tmp_path / ".out.lock").touch()
+    (tmp_path / ".out.outlast-lock").touch()
     export(tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "out", *others])
 

@@ -36,8 +36,9 @@ def test_everything_on_s3(
     assert rows[0]["step"] == STEPS
     assert {row["state"] for row in rows} == {"committed"}
     assert "as it was written" in command.run("checkpoint", "verify", run_dir)
-    kept = json.loads(open_store(run_dir).read(f"evaluations/{STEPS:012d}.json"))
-    assert json.loads(command.run("evaluate", run_dir, "--json")) == kept
+    kept = json.loads(open_store(run_dir).read(f"evaluations/{STEPS:012d}-1.json"))
+    part = ("--set", "training.evaluation_examples=16")  # as in training; else all
+    assert json.loads(command.run("evaluate", run_dir, "--json", *part)) == kept
     said += command.run("export", run_dir, tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").exists()
     written = {**objects_of(bucket), **files_of(tmp_path / "model"), **files_of(compilation_cache)}

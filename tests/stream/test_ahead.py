@@ -1,5 +1,6 @@
 """Shards that are fetched before they are needed: in time, within the bounds, and nothing left behind."""
 
+import errno
 import fcntl
 import itertools
 import logging
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outlast.errors import ShardError, StoreUnreachable
+from outlast.errors import ShardError, StorageError, StoreUnreachable
 from outlast.shards.manifest import Manifest
 from outlast.storage import LocalStore, Store
 from outlast.storage.http import HttpStore
@@ -225,6 +226,80 @@ def test_the_cache_keeps_to_its_bound_and_says_once_that_it_is_too_small(
     assert 0 < most <= limit
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len([text for text in warnings if "stream.cache_bytes" in text]) == (1 if num_shards == 1 else 0)
+
+
+class SmallDisk:
+    """A disk that is full when the files of a folder, and what is being written there, have so many bytes."""
+
+    def __init__(self, folder: Path, room_bytes: int) -> None:
+        self._folder, self._room = folder, room_bytes
+        self._written: dict[object, int] = {}
+        self._lock = threading.Lock()
+
+    def copy_in_order(
+        self, read: Any, size: int, sink: Callable[[bytes], object], in_flight: Any, cancellation: Any
+    ) -> None:
+        def write(content: bytes) -> None:
+            with self._lock:
+                finished = sum(path.stat().st_size for path in self._folder.iterdir() if not path.suffix)
+                if finished + sum(self._written.values()) + len(content) > self._room:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._written[mine] += len(content)
+            sink(content)
+
+        mine = object()
+        self._written[mine] = 0
+        try:
+            ranges.copy_in_order(read, size, write, in_flight, cancellation)
+        finally:
+            del self._written[mine]
+
+
+@pytest.mark.parametrize("num_shards", [1.5, 4.5])
+@pytest.mark.parametrize("reads_ahead", [True, False])
+def test_a_disk_that_is_smaller_than_the_limit_is_a_limit(
+    far: FaultyProxy,
+    data: tuple[Path, Manifest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_shards: float,
+    reads_ahead: bool,
+) -> None:
+    cache = tmp_path / "cache"
+    disk = SmallDisk(cache, int(num_shards * data[1].splits["train"][0].size_bytes))
+    monkeypatch.setattr("outlast.stream.cache.copy_in_order", disk.copy_in_order)
+    stream = make_stream(far.url, cache)
+    batches = stream.batches_from(0) if reads_ahead else map(stream.batch, itertools.count())
+    assert take(batches, 24) == take(make_stream(str(data[0]), tmp_path).batches_from(0), 24)
+
+
+def test_a_disk_without_room_for_a_shard_is_an_error_of_every_reader(
+    far: FaultyProxy, data: tuple[Path, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are many, and none waits for another one that gets no further either."""
+    disk = SmallDisk(tmp_path / "cache", 300)
+    monkeypatch.setattr("outlast.stream.cache.copy_in_order", disk.copy_in_order)
+    stream = make_stream(far.url, tmp_path / "cache", global_batch_size=NUM_SHARDS * SHARD_EXAMPLES)
+    with pytest.raises(StorageError, match="No space left"):
+        stream.batch(0)
+    with pytest.raises(StorageError, match="No space left"):
+        next(stream.batches_from(0))
+
+
+def test_one_shard_that_cannot_be_had_gives_the_others_up(
+    far: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is refused for good, the others would be asked for again and again; two come at a time."""
+    monkeypatch.setattr("outlast.stream.files._AT_ONCE", 2)
+    stream = make_stream(far.url, tmp_path, global_batch_size=NUM_SHARDS * SHARD_EXAMPLES)
+    far.inject(lambda number: "403" if far.seen[number][1] == far.seen[0][1] else "503", matching=is_shard)
+    with pytest.raises(StorageError, match="status 403"):
+        stream.batch(0)
+    assert len({path for _, path in far.seen}) <= 3
+
+
+def is_shard(method: str, path: str) -> bool:
+    return "safetensors" in path
 
 
 def size_of(folder: Path) -> int:

@@ -1,5 +1,6 @@
 """Batches by step: the right tokens, exact on resume, elastic over processes, loud about damage."""
 
+import copy
 import itertools
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,35 @@ def test_open_stream_resumes_by_its_step(manifest: str) -> None:
     resumed = open_stream(manifest, **options, start_step=5)
     assert np.array_equal(next(stream)["input_ids"], next(resumed)["input_ids"])
     assert len(skipped) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"global_batch_size": 0}, "global_batch_size: "),
+        ({"packing": "Blocks"}, "'blocks', 'pairs'"),
+        ({"process_count": 0}, "process_count"),
+        ({"process_index": 2, "process_count": 2}, "expected: 0 to 1"),
+        ({"process_index": -1}, "process_index"),
+        ({"start_step": -1}, "start_step"),
+    ],
+)
+def test_an_argument_out_of_its_range_is_refused_at_the_call(
+    manifest: str, options: dict[str, Any], message: str
+) -> None:
+    arguments: dict[str, Any] = {"global_batch_size": 6, "sequence_length": 12, **options}
+    with pytest.raises(ConfigError, match=message):
+        open_stream(manifest, **arguments)
+
+
+def test_a_batch_of_no_step_is_refused(manifest: str) -> None:
+    with pytest.raises(ConfigError, match="no step -1"):
+        make_stream(manifest).batch(-1)
+
+
+def test_a_stream_is_not_sent_to_another_process(manifest: str) -> None:
+    with pytest.raises(ConfigError, match="open it there"):
+        copy.copy(make_stream(manifest))
 
 
 def test_no_manifest_says_how_to_make_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -103,6 +104,19 @@ def test_an_error_is_raised_and_gives_all_back() -> None:
     with pytest.raises(ZeroDivisionError):
         copy_in_order(read, len(CONTENT), lambda _: 1 // 0, in_flight, Cancellation())
     assert all(in_flight.take(first=False) for _ in range(LEAST_IN_FLIGHT))
+
+
+def test_who_is_interrupted_while_waiting_waits_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_flight = InFlight()
+
+    def interrupt(self: threading.Condition, condition: Callable[[], bool]) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(threading.Condition, "wait_for", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            in_flight.take(first=True)
+    assert all(in_flight.take(first=False) for _ in range(in_flight.limit))
 
 
 @pytest.mark.parametrize(

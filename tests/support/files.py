@@ -2,8 +2,8 @@
 
 import http.server
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +17,15 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128  # a reader asks for many ranges at the same time
 
 
+def serving_folder(folder: Path) -> AbstractContextManager[str]:
+    """Serve a folder on loopback; the URL is what is entered with."""
+    return serving(partial(_Handler, directory=str(folder)))
+
+
 @contextmanager
-def serving_folder(folder: Path) -> Generator[str]:
-    """Serve a folder on loopback; yield its URL."""
-    server = _Server(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
+def serving(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Generator[str]:
+    """Answer requests on loopback; yield the URL."""
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from outlast.checkpoint.line import CommitKey
 from outlast.storage import LocalStore
 from outlast.training.evaluate_sources import combine
 from outlast.training.evaluations import RunEvaluations, evaluation_name
@@ -40,8 +41,11 @@ def test_a_mean_is_weighted_by_what_it_is_a_mean_of() -> None:
 def test_evaluations_of_a_later_phase_rank_first(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     for step, loss in ((10, 1.0), (20, 2.0), (30, 4.0), (40, 3.0)):
-        store.replace(evaluation_name(step), [json.dumps({"step": step, "loss": loss}).encode()])
+        store.replace(
+            evaluation_name(CommitKey(step, 1)), [json.dumps({"step": step, "loss": loss}).encode()]
+        )
     arguments: dict[str, Any] = {
+        "commit_of": lambda step: CommitKey(step, 1),
         "total_steps": 50,
         "interval_steps": 10,
         "evaluation_step": None,

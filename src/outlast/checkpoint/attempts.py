@@ -13,7 +13,14 @@ import uuid
 
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.interval import Life
-from outlast.checkpoint.line import claim_name, heartbeat_name, line_of, record_name
+from outlast.checkpoint.line import (
+    CommitKey,
+    claim_name,
+    heartbeat_name,
+    line_of,
+    parse_commit_name,
+    record_name,
+)
 from outlast.checkpoint.owner import Owner, Report
 from outlast.checkpoint.process import Clock, ProcessIdentity, this_process
 from outlast.checkpoint.records import (
@@ -111,6 +118,14 @@ class Attempt:
         self.restored_commit = commit_name
         self.last_step = step if self.last_step is None else max(step, self.last_step)
         _log.debug("attempt %d starts from step %d", self.number, step)
+
+    def commit_of(self, step: int) -> CommitKey:
+        """Return the commit, made or to be made, that holds this attempt's state of a step.
+
+        Where the attempt began that is the commit it restored, which is saved no second time.
+        """
+        restored = parse_commit_name(self.restored_commit) if self.restored_commit else None
+        return restored if restored and restored.step == step else CommitKey(step, self.number)
 
     def check_owned(self) -> None:
         """Ask the store whether this attempt still owns the run.

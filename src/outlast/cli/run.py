@@ -25,10 +25,14 @@ def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, initialize_fro
 
     Exit code 75: preempted, everything is saved, run the same line again.
     """
-    from outlast.recipe import read_run_recipe
-    from outlast.run.train import train_run
+    from outlast.training.preemption import Notice
 
-    train_run(read_run_recipe(recipe, overrides), run_dir, initialize_from=initialize_from)
+    with Notice() as notice:  # listens before jax is imported, which takes seconds
+        from outlast.recipe import read_run_recipe
+        from outlast.run.train import train_run
+
+        read = read_run_recipe(recipe, overrides)
+        train_run(read, run_dir, initialize_from=initialize_from, notice=notice)
 
 
 @click.command()
@@ -45,9 +49,10 @@ def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, initialize_fro
 def evaluate(
     run_dir: str, overrides: tuple[str, ...], as_json: bool, follow: bool, timeout_seconds: float
 ) -> None:
-    """Evaluate a run's newest checkpoint on the held-out split.
+    """Evaluate a run's newest checkpoint on the whole held-out split.
 
-    The loss is in nats per predicted token.
+    The loss is in nats per predicted token. --set training.evaluation_examples=N reads only N examples,
+    spread evenly, as evaluations during training may.
     """
     from outlast.run.evaluate import evaluate_run, follow_run
 

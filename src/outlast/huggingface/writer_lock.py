@@ -1,7 +1,7 @@
 """One writer for a folder at a time, so that what killed writers left can be told from what is being written.
 
 In: the place of a folder. Out: the right to write it, which ends with the process. The lock is on an open
-file beside the folder, ``.NAME.lock``, never on its name; who has it deletes it.
+file beside the folder, ``.NAME.outlast-lock``, never on its name; who has it deletes it.
 """
 
 import errno
@@ -26,7 +26,7 @@ def only_writer(folder: Path) -> Generator[bool]:
         OutlastError: another process has it.
         OSError: the file of the lock cannot be made.
     """
-    path = folder.parent / f".{folder.name}.lock"
+    path = folder.parent / f".{folder.name}.outlast-lock"
     while True:
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
             is_locked = _lock(file.fileno(), folder)

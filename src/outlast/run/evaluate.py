@@ -1,6 +1,8 @@
 """The verb ``evaluate``, wired: from a run directory to the loss on the held-out split.
 
-In: the URL of a run directory. Out: the evaluation of its newest checkpoint, or of each new one.
+In: the URL of a run directory. Out: the evaluation of its newest checkpoint, or of each new one. It is over
+every held-out example: ``training.evaluation_examples`` of the run's own recipe shortens only the evaluations
+during training. As an override it counts here too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +23,7 @@ from outlast.storage import open_store
 from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluate_sources import evaluate_sources
 from outlast.training.follow import follow
+from outlast.training.memory import explained_memory
 from outlast.training.state import TrainState, restore_tree
 from outlast.training.step import make_evaluation_step
 
@@ -64,6 +67,7 @@ def _evaluator(parts: RunParts) -> Callable[[Restored], dict[str, Any]]:
             else "prepare it with corpus.validation_fraction > 0",
         )
 
+    @explained_memory()
     def evaluate_checkpoint(restored: Restored) -> dict[str, Any]:
         state = _without_optimizer(parts, restored)
         step = restored.commit.step
@@ -84,13 +88,8 @@ def _without_optimizer(parts: RunParts, restored: Restored) -> TrainState:
 def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[RunParts, Restored]:
     """Return the parts of the run in a directory, and its newest checkpoint."""
     store = open_store(run_dir)
-    parts = assemble_run(
-        make_run_recipe(
-            apply_overrides(read_recipe_tables(store), overrides),
-            where=f"{run_dir}/{RUN_NAME}",
-            overrides=overrides,
-        )
-    )
+    tables = apply_overrides(_of_all_examples(read_recipe_tables(store)), overrides)
+    parts = assemble_run(make_run_recipe(tables, where=f"{run_dir}/{RUN_NAME}", overrides=overrides))
     restored = restore_run(store)
     if isinstance(parts, ImageParts):
         _check_classes(restored, parts, run_dir)
@@ -106,6 +105,15 @@ def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[RunParts, Re
             remedy="--set stream.manifest=URL names a data set of the run's own tokenizer",
         )
     return parts, restored
+
+
+def _of_all_examples(tables: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's recipe without the limit of the evaluations during training."""
+    training = tables.get("training")
+    if not isinstance(training, dict):
+        return tables
+    kept = {name: value for name, value in training.items() if name != "evaluation_examples"}
+    return {**tables, "training": kept}
 
 
 def _check_classes(restored: Restored, parts: ImageParts, run_dir: str) -> None:

@@ -25,6 +25,7 @@ from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.identity import arithmetic, check_identity, describe_promise
 from outlast.training.loop import train
+from outlast.training.memory import explained_memory
 from outlast.training.metrics import MetricsFile, StepMeter
 from outlast.training.optimizer import find_too_short
 from outlast.training.phase_plan import phase_behind
@@ -34,8 +35,13 @@ from outlast.training.state import TrainState, restore_state
 from outlast.training.step import make_evaluation_step, make_train_step
 
 
+@explained_memory()
 def train_run(
-    recipe: Recipe | ImageRecipe, run_dir: str, *, initialize_from: str | None = None
+    recipe: Recipe | ImageRecipe,
+    run_dir: str,
+    *,
+    initialize_from: str | None = None,
+    notice: Notice | None = None,
 ) -> TrainState:
     """Train, or go on training, until the recipe's last step.
 
@@ -43,16 +49,20 @@ def train_run(
         run_dir: folder or URL. Where it holds a run, that run goes on.
         initialize_from: run directory, or import, whose newest parameters a new run starts from. Ignored on a
             resume.
+        notice: one that listens already; None: one of its own, which listens from here on.
 
     Raises:
         Preempted, Interrupted: a signal came; everything is saved.
         ConfigError: the recipe does not fit the data, or not the run that is there.
-        RunError: another process owns the run, or the loss is not finite.
+        RunError: another process owns the run, the loss is not finite, or the device has too little memory.
     """
     use_compilation_cache(recipe.training.compilation_cache_dir)
     with ExitStack() as stack:
-        notice = stack.enter_context(Notice())
+        if notice is None:
+            notice = stack.enter_context(Notice())
         parts = assemble_run(recipe)
+        if notice:
+            raise notice.leaving("before the run began: nothing is lost.")
         # Of the parts' recipe: that of images has steps only there.
         if too_short := find_too_short(parts.recipe.optimizer, parts.recipe.training.total_steps):
             log.warning("%s", too_short)
@@ -113,6 +123,7 @@ def _train(
     held_out = open_held_out(parts)
     evaluations = RunEvaluations(
         store,
+        commit_of=attempt.commit_of,
         total_steps=recipe.training.total_steps,
         interval_steps=recipe.training.evaluation_interval_steps,
         evaluation_step=make_evaluation_step(parts.objective, seed=recipe.training.seed),

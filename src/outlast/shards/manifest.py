@@ -188,7 +188,8 @@ class Manifest:
         raise ShardError(
             f"The data set has no pairs of {sequence_length} tokens.",
             expected="one of " + ", ".join(lengths) if lengths else None,
-            remedy=f"outlast shards pair MANIFEST --length {sequence_length}",
+            remedy=(f"set stream.sequence_length to {' or '.join(lengths)}, or " if lengths else "")
+            + f"make them: outlast shards pair MANIFEST --length {sequence_length}",
         )
 
     @property

@@ -239,7 +239,7 @@ class ShardCache:
         try:
             copy_in_order(read, entry.size_bytes, take, self.in_flight, wanted)
         except StorageError as error:
-            raise _explain(store, entry, error) from None
+            raise _explain(wish, error) from None
         return digest.hexdigest()
 
     def _make_room(self, part: BinaryIO, wish: _Wish) -> bool:
@@ -349,12 +349,17 @@ def default_cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "outlast" / "shards"
 
 
-def _explain(store: Store, entry: FileEntry, error: StorageError) -> ShardError | StorageError:
+def _explain(wish: _Wish, error: StorageError) -> ShardError | StorageError:
     """Return what a failed read says about the shard: one that is absent or cut short is damaged."""
+    store, entry = wish.store, wish.entry
     if isinstance(error, StoreUnreachable):
         return error
+
+    def size_bytes() -> int:
+        return store.size_bytes(entry.name)
+
     try:
-        size = None if isinstance(error, ObjectNotFound) else store.size_bytes(entry.name)
+        size = None if isinstance(error, ObjectNotFound) else store.retry(size_bytes, wish.cancellation.pause)
     except ObjectNotFound:
         size = None
     except StorageError:

@@ -92,6 +92,7 @@ class TrainingConfig:
     evaluation_interval_steps: PositiveInt | None = None
     """Steps between two evaluations; None: at the end only."""
     evaluation_examples: PositiveInt | None = None
-    """Examples of the validation split that an evaluation reads, spread evenly; None: all."""
+    """Examples of the validation split that an evaluation during training reads, spread evenly; None: all.
+    The verb evaluate reads all."""
     compilation_cache_dir: str | None = "~/.cache/outlast/compilation"
     """Where compiled programs are kept, so that a restart need not compile again."""

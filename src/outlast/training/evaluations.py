@@ -1,7 +1,10 @@
 """The evaluations of a run: one object per step, so that each is made exactly once, whoever dies in between.
 
-In: the step. Out: ``evaluations/<step>.json`` in the run directory. An evaluation is a function of parameters
-and data alone, so two attempts that make it for the same step write the same numbers.
+In: the step. Out: ``evaluations/<step>-<attempt>.json`` in the run directory, named as the commit that holds
+the evaluated state. The line rule that decides which commits belong to the run decides the same of
+evaluations: what an attempt evaluated beyond the commit its successor went on from, or without leaving any
+commit, counts no more, and nobody has to delete it. Two attempts that evaluate the same commit write the same
+numbers.
 """
 
 import json
@@ -9,6 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from outlast.checkpoint.line import COMMITS, CommitKey, ignored_because, parse_commit_name
+from outlast.checkpoint.records import read_recorded
 from outlast.errors import ObjectNotFound, StorageError
 from outlast.logs import log
 from outlast.storage import Store
@@ -23,6 +28,7 @@ class RunEvaluations:
     """Makes and keeps the evaluations of one run.
 
     Args:
+        commit_of: the commit, made or to be made, that holds the state of a step.
         interval_steps: steps between two; None: after the last step only.
         held_out: makes a pass over the held-out split of each source, for the state of a step; None where
             the data set has none.
@@ -35,6 +41,7 @@ class RunEvaluations:
         self,
         store: Store,
         *,
+        commit_of: Callable[[int], CommitKey],
         total_steps: int,
         interval_steps: int | None,
         evaluation_step: EvaluationStep,
@@ -44,6 +51,7 @@ class RunEvaluations:
         keep: Callable[[list[int]], None],
     ) -> None:
         self._store = store
+        self._commit_of = commit_of
         self._total_steps = total_steps
         self._interval_steps = interval_steps
         self._evaluation_step = evaluation_step
@@ -87,7 +95,7 @@ class RunEvaluations:
         self._keep(self.ranking)
         content = json.dumps({"step": step, **result}, sort_keys=True) + "\n"
         try:
-            self._store.replace(evaluation_name(step), [content.encode()])
+            self._store.replace(evaluation_name(self._commit_of(step)), [content.encode()])
         except StorageError as error:
             log.warning("the evaluation of step %d could not be kept (training goes on): %s", step, error)
 
@@ -96,22 +104,26 @@ def _in_words(result: dict[str, float]) -> str:
     words = f"held-out loss {result['loss']:.4f}, accuracy {100 * result['accuracy']:.1f}%"
     if "next_sentence_accuracy" in result:
         words += f", of next sentences {100 * result['next_sentence_accuracy']:.1f}%"
-    return words
+    return f"{words}, over {result['num_examples']} examples"
 
 
-def evaluation_name(step: int) -> str:
-    """Return the name of the object that holds a step's evaluation."""
-    return f"{FOLDER}{step:012d}.json"
+def evaluation_name(commit: CommitKey) -> str:
+    """Return the name of the object that holds the evaluation of a commit's state."""
+    return FOLDER + commit.name.removeprefix(COMMITS)
 
 
 def read_evaluations(store: Store) -> dict[int, dict[str, Any]]:
-    """Return the evaluations of a run by step."""
+    """Return the evaluations of a run by step: of the states in its line, whoever evaluated beside it."""
     found: dict[int, dict[str, Any]] = {}
+    recorded = read_recorded(store)
     for info in store.list(FOLDER):
+        commit = parse_commit_name(COMMITS + info.name.removeprefix(FOLDER))
+        if commit is None or ignored_because(commit, recorded):
+            continue
         try:
             fields: dict[str, Any] = json.loads(store.read(info.name))
             if math.isfinite(fields["loss"]):
-                found[int(fields["step"])] = fields
+                found[commit.step] = fields
         except (ObjectNotFound, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             log.warning("%s/%s is no evaluation; it will be made again", store.url, info.name)
     return found

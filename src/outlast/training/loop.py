@@ -10,7 +10,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from outlast.errors import Interrupted, Preempted
 from outlast.logs import log
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.metrics import StepMeter
@@ -71,14 +70,5 @@ def train(
         saves.save(step, state, wait=True)
     log.debug("step %d: everything is saved, leaving", step)
     if notice:
-        _leave(notice, step, total_steps)
+        raise notice.leaving(f"after step {step} of {total_steps}: everything is saved.")
     return state
-
-
-def _leave(notice: Notice, step: int, total_steps: int) -> None:
-    assert notice.received is not None
-    kind = Interrupted if notice.received.name == "SIGINT" else Preempted
-    raise kind(
-        f"{notice.received.name} after step {step} of {total_steps}: everything is saved.",
-        remedy="run the same line again to go on",
-    )

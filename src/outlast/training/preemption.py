@@ -10,7 +10,7 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
-from outlast.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from outlast.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, Interrupted, OutlastError, Preempted
 from outlast.logs import log
 
 _EXIT_CODES = {signal.SIGTERM: EXIT_PREEMPTED, signal.SIGINT: EXIT_INTERRUPTED}
@@ -37,6 +37,16 @@ class Notice:
 
     def __bool__(self) -> bool:
         return self.received is not None
+
+    def leaving(self, where: str) -> OutlastError:
+        """Return the error that ends a run which was asked to leave.
+
+        Args:
+            where: where the run stands and what is saved, as the rest of a sentence.
+        """
+        assert self.received is not None
+        kind = Interrupted if self.received is signal.SIGINT else Preempted
+        return kind(f"{self.received.name} {where}", remedy="run the same line again to go on")
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
