@@ -236,13 +236,19 @@ class SmallDisk:
         self._written: dict[object, int] = {}
         self._lock = threading.Lock()
 
+    def _finished_bytes(self) -> int:
+        total = 0
+        for path in self._folder.iterdir():
+            with suppress(FileNotFoundError):  # evicted meanwhile
+                total += 0 if path.suffix else path.stat().st_size
+        return total
+
     def copy_in_order(
         self, read: Any, size: int, sink: Callable[[bytes], object], in_flight: Any, cancellation: Any
     ) -> None:
         def write(content: bytes) -> None:
             with self._lock:
-                finished = sum(path.stat().st_size for path in self._folder.iterdir() if not path.suffix)
-                if finished + sum(self._written.values()) + len(content) > self._room:
+                if self._finished_bytes() + sum(self._written.values()) + len(content) > self._room:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._written[mine] += len(content)
             sink(content)

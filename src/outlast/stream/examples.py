@@ -7,7 +7,7 @@ nothing about the data needs saving.
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, takewhile
 from typing import Any, NoReturn, Protocol
 
@@ -23,6 +23,8 @@ from outlast.stream.files import Shards, fetch_together
 from outlast.stream.memory import Empty, RecycledMemory
 from outlast.stream.mixture import Mixture
 from outlast.stream.order import Order, Placement, WindowKey, check_divides, default_lanes_and_window
+
+_SIGNAL_SECONDS = 1.0
 
 
 class Packing(Protocol):
@@ -165,7 +167,7 @@ class ExampleStream:
                         if warmed.get((key.source, key.lane)) != key:
                             warmed[key.source, key.lane] = key
                             warmer.submit(self._open_window, key, closing)
-                yield from ahead.popleft().result()
+                yield from _result(ahead.popleft())
         finally:
             closing.cancel()
             read_ahead.close()
@@ -249,6 +251,13 @@ class ExampleStream:
             is_any = self.packing.reads_any_shard
             wanted = range(len(self.order.shard_examples)) if is_any else np.flatnonzero(np.bincount(shards))
             fetch_together(self._shards, map(int, wanted), self._open, self.config.cache_bytes)
+
+
+def _result(future: Future[list[Batch]]) -> list[Batch]:
+    """Wait for batches, a little at a time: a signal that comes as a wait begins is noticed when it ends."""
+    while not future.done():
+        wait((future,), _SIGNAL_SECONDS)
+    return future.result()
 
 
 def _check_process(index: int, count: int) -> None:
