@@ -13,6 +13,8 @@ A name is imported when it is first used, so ``import outlast`` is free and the 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from outlast.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from outlast.errors import (
         CheckpointError,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         StorageError,
         TokenizerError,
     )
+    from outlast.images.stream import open_images
     from outlast.inference import fill_mask, load_model
     from outlast.prepare.build import prepare_data
     from outlast.recipe import Recipe, make_recipe, read_recipe, read_run_recipe
@@ -33,10 +36,7 @@ if TYPE_CHECKING:
     from outlast.run.export import export_run
     from outlast.run.import_model import import_model
     from outlast.run.train import train_run
-    from outlast.stream.images.loader import open_images
     from outlast.stream.loader import open_stream
-
-__version__ = "0.1.0"
 
 _MODULES = {
     "CheckpointError": "errors",
@@ -55,7 +55,7 @@ _MODULES = {
     "read_run_recipe": "recipe",
     "prepare_data": "prepare.build",
     "open_stream": "stream.loader",
-    "open_images": "stream.images.loader",
+    "open_images": "images.stream",
     "evaluate_run": "run.evaluate",
     "export_run": "run.export",
     "import_model": "run.import_model",

@@ -24,10 +24,10 @@ from tokenizers import Encoding, Tokenizer
 from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.load import load_weights
 from outlast.models.architectures import ARCHITECTURES
+from outlast.models.attention.random_blocks import is_sparse
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig
 from outlast.models.params import Params, unflatten
-from outlast.models.random_blocks import is_sparse
 
 LENGTH_MULTIPLE = 32
 BATCH_ROWS = 16

@@ -15,11 +15,11 @@ from outlast.cleaning.config import CleaningConfig
 from outlast.config import apply_overrides, build, read_toml, table
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import ConfigError
+from outlast.images.config import ImageStreamConfig
 from outlast.models.config import FAMILIES, ModelConfig, resolve_model
 from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
 from outlast.objectives.config import ClassifyConfig, MlmConfig
 from outlast.shards.config import ShardsConfig
-from outlast.stream.config import StreamConfig
 from outlast.stream.order import check_divides
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.training.config import OptimizerConfig, TrainingConfig
@@ -32,7 +32,7 @@ class Recipe:
     cleaning: CleaningConfig = CleaningConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     shards: ShardsConfig = ShardsConfig()
-    stream: StreamConfig = StreamConfig()
+    stream: ImageStreamConfig = ImageStreamConfig()
     model: ModelConfig = ModelConfig()
     objective: MlmConfig = MlmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -44,7 +44,7 @@ class Recipe:
 class ImageRecipe:
     """A run on images: the tables of a recipe whose ``stream.packing`` is ``images``."""
 
-    stream: StreamConfig = StreamConfig(packing="images")
+    stream: ImageStreamConfig = ImageStreamConfig(packing="images")
     model: ResNetModelConfig = ResNetModelConfig()
     objective: ClassifyConfig = ClassifyConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -11,11 +11,13 @@ from pathlib import Path
 
 JAX_FREE = {
     *("__main__", "cli", "recipe", "prepare"),
-    *("errors", "config", "storage", "prng", "prices", "logs"),
-    *("corpus", "cleaning", "tokenizer", "shards", "stream", "interchange", "checkpoint"),
-    *("launch", "report"),
+    *("errors", "config", "storage", "prng", "logs", "version"),
+    *("build", "corpus", "cleaning", "tokenizer", "shards", "stream", "images", "interchange", "checkpoint"),
 }
-"""Whole components; of every other one the module ``config`` is free of jax as well."""
+"""Whole rooms; of every other one the module ``config`` is free of jax as well, and what stands here:"""
+
+JAX_FREE_MODULES = {"outlast.run.directory"}
+"""Reads a run directory, for whoever tells of a run and does not train it."""
 
 NEVER_IN_THE_DATA_HALF = ("jax", "jaxlib", "optax", "flax", "torch", "tensorflow", "transformers")
 LAZY_IN_THE_DATA_HALF = ("datasets", "pyarrow", "pandas", "py3langid", "rensa", "cv2", "PIL", "simplejpeg")
@@ -119,8 +121,9 @@ def jax_free_modules(checkout: Path) -> list[str]:
     for path in sorted((source / "outlast").rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
-        if parts[1:2] == () or parts[1] in JAX_FREE or parts[-1] == "config":
-            names.append(".".join(parts))
+        name = ".".join(parts)
+        if parts[1:2] == () or parts[1] in JAX_FREE or parts[-1] == "config" or name in JAX_FREE_MODULES:
+            names.append(name)
     return names
 
 

@@ -24,7 +24,7 @@ def test_the_loss_curves_are_within_one_percent(test_data: Path, tmp_path: Path)
     corpus = test_data / "text-ja-kyoto-wikipedia"
     shorter = ("--set", f"corpus.path={corpus}", "--set", "corpus.include=train-00.jsonl")
     run("-m", "outlast", "prepare", RECIPE, "--out", tmp_path, *shorter)
-    benchmark = CHECKOUT / "benchmarks" / "bfloat16.py"
+    benchmark = CHECKOUT / "benchmarks" / "training" / "bfloat16.py"
     said = run(benchmark, RECIPE, tmp_path / "manifest.json", "--steps", "200", "--window", "20")
     curve = [float(loss) for loss in re.findall(r"float32 ([\d.]+)", said)]
     assert curve[-1] < 0.9 * curve[0], said  # it does learn

@@ -21,7 +21,14 @@ SMALLER = ("--preset", "tiny", "--tokens", "1024", "--rounds", "1", "--peak-tflo
     ],
 )
 def test_every_contestant_makes_its_steps(shape: str, names: tuple[str, ...], more: tuple[str, ...]) -> None:
-    command = [sys.executable, str(CHECKOUT / "benchmarks" / "gpu.py"), "--shapes", shape, *SMALLER, *more]
+    command = [
+        sys.executable,
+        str(CHECKOUT / "benchmarks" / "training" / "gpu.py"),
+        "--shapes",
+        shape,
+        *SMALLER,
+        *more,
+    ]
     done = subprocess.run(
         [*command, "--contestants", *names], capture_output=True, text=True, timeout=580, check=False
     )

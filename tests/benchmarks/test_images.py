@@ -10,7 +10,14 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def test_the_image_benchmark_measures_what_it_has_checked(test_data: Path) -> None:
-    command = [sys.executable, str(CHECKOUT / "benchmarks" / "images.py"), "--images", "24", "--batch", "8"]
+    command = [
+        sys.executable,
+        str(CHECKOUT / "benchmarks" / "streams" / "images.py"),
+        "--images",
+        "24",
+        "--batch",
+        "8",
+    ]
     command += ["--rounds", "1", "--seconds", "0.02", "--only", "bare", "outlast"]
     environment = {**os.environ, "OUTLAST_TEST_DATA": str(test_data)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)

@@ -9,7 +9,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def test_the_stream_benchmark_measures_what_it_has_checked() -> None:
-    command = [sys.executable, str(CHECKOUT / "benchmarks" / "stream.py"), "--tokens", "200000"]
+    command = [sys.executable, str(CHECKOUT / "benchmarks" / "streams" / "stream.py"), "--tokens", "200000"]
     command += ["--lengths", "128", "--rounds", "1", "--seconds", "0.02", "--only", "gather", "outlast"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from outlast.checkpoint.attempts import Attempt
 from outlast.checkpoint.config import CheckpointConfig
-from outlast.checkpoint.process import Clock, ProcessIdentity
+from outlast.checkpoint.liveness import Clock, ProcessIdentity
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.storage import Store
 from support import lives

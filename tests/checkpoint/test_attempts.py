@@ -10,8 +10,8 @@ import pytest
 
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
-from outlast.checkpoint.line import claim_name, heartbeat_name
-from outlast.checkpoint.process import Clock, ProcessIdentity, is_gone, same_machine, this_process
+from outlast.checkpoint.lineage import claim_name, heartbeat_name
+from outlast.checkpoint.liveness import Clock, ProcessIdentity, is_gone, same_machine, this_process
 from outlast.errors import Fenced, RunError, StorageError, StoreUnreachable
 from outlast.storage import Chunks, LocalStore, Store
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from outlast.checkpoint.line import CommitKey, record_name
+from outlast.checkpoint.lineage import CommitKey, record_name
 from outlast.checkpoint.restore import digest_arrays, list_commits, read_commit, restore_newest, verify_commit
 from outlast.errors import DamagedCheckpoint
 from outlast.storage import LocalStore, Store

@@ -25,15 +25,15 @@ from outlast.checkpoint.interval import (
     LONGEST_SECONDS,
     SHORTEST_SECONDS,
     Life,
-    mean_seconds_between_losses,
+    mean_seconds_between_preemptions,
     seconds_to_next_save,
     young_seconds,
 )
-from outlast.checkpoint.line import CommitKey
+from outlast.checkpoint.lineage import CommitKey
 from outlast.checkpoint.retain import Candidate, choose_deletions
-from outlast.checkpoint.sealed import seal, unseal
 from outlast.config import build
 from outlast.errors import CheckpointError, ConfigError, DamagedCheckpoint
+from outlast.storage.checksummed_json import seal, unseal
 
 
 def life(seconds: float, *, closed: bool) -> Life:
@@ -41,22 +41,22 @@ def life(seconds: float, *, closed: bool) -> Life:
 
 
 def test_youngs_rule_gives_the_published_figures() -> None:
-    """The intervals of a cost of 10 s at two hours between losses, and of 1 s at half an hour."""
+    """The intervals of a cost of 10 s at two hours between preemptions, and of 1 s at half an hour."""
     assert round(young_seconds(10, 7200)) == 379
     assert round(young_seconds(1, 1800)) == 60
 
 
 def test_the_interval_has_bounds_and_the_first_save_comes_soon() -> None:
-    assert seconds_to_next_save(save_seconds=None, seconds_between_losses=1e6) == FIRST_SAVE_SECONDS
-    assert seconds_to_next_save(save_seconds=0.001, seconds_between_losses=100) == SHORTEST_SECONDS
-    assert seconds_to_next_save(save_seconds=100, seconds_between_losses=1e6) == LONGEST_SECONDS
-    assert seconds_to_next_save(save_seconds=2000, seconds_between_losses=1e6) == 4000
+    assert seconds_to_next_save(save_seconds=None, seconds_between_preemptions=1e6) == FIRST_SAVE_SECONDS
+    assert seconds_to_next_save(save_seconds=0.001, seconds_between_preemptions=100) == SHORTEST_SECONDS
+    assert seconds_to_next_save(save_seconds=100, seconds_between_preemptions=1e6) == LONGEST_SECONDS
+    assert seconds_to_next_save(save_seconds=2000, seconds_between_preemptions=1e6) == 4000
 
 
-def test_losses_are_counted_and_endings_are_not() -> None:
-    assert mean_seconds_between_losses([]) == 7200
-    assert mean_seconds_between_losses([life(3600, closed=False)] * 3) == (7200 + 3 * 3600) / 4
-    assert mean_seconds_between_losses([life(7200, closed=True)]) == 14400
+def test_preemptions_are_counted_and_endings_are_not() -> None:
+    assert mean_seconds_between_preemptions([]) == 7200
+    assert mean_seconds_between_preemptions([life(3600, closed=False)] * 3) == (7200 + 3 * 3600) / 4
+    assert mean_seconds_between_preemptions([life(7200, closed=True)]) == 14400
 
 
 _CANDIDATES = st.lists(

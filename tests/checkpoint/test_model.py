@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outlast.checkpoint.line import CommitKey, Start
+from outlast.checkpoint.lineage import CommitKey, Start
 from outlast.checkpoint.retain import Candidate, choose_deletions
 from support.explore import Counterexample, explore
 from support.protocol import Bounds, Protocol, Rules

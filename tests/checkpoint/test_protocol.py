@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from outlast.checkpoint.line import CommitKey, Start, line_of
+from outlast.checkpoint.lineage import CommitKey, Start, line_of
 from outlast.checkpoint.retain import Candidate, choose_deletions
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.format import ArraySlice
-from outlast.checkpoint.line import CommitKey
+from outlast.checkpoint.lineage import CommitKey
 from outlast.checkpoint.restore import list_commits, restore_newest
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.errors import CheckpointError, DamagedCheckpoint, Fenced, StorageError

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from outlast.shards.images.build import PackConfig, pack_images
-from outlast.shards.images.manifest import read_image_manifest, write_image_manifest
+from outlast.images.manifest import read_image_manifest, write_image_manifest
+from outlast.images.pack import PackConfig, pack_images
 from support.command_line import Run, settings
 from support.images import jpeg, write_images
 from support.pretrained import resnet_folder, small_resnet

@@ -11,7 +11,8 @@ import pytest
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import CorpusFile, list_corpus, plan_pieces
+from outlast.corpus.extent import CorpusFile
+from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 

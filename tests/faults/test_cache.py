@@ -16,10 +16,10 @@ from outlast.shards.manifest import Manifest, ShardEntry, read_manifest
 from outlast.storage import LocalStore, Store, open_store
 from outlast.storage.http import HttpStore
 from outlast.storage.remote import ObjectStore
-from outlast.stream import ranges
-from outlast.stream.cache import CachedShard, ShardCache
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
+from outlast.stream.remote import ranges
+from outlast.stream.remote.cache import CachedShard, ShardCache
 from support.datasets import write_counting_data
 from support.far import PutFar
 from support.faults import TRANSIENT, Fault, FaultyProxy
@@ -148,7 +148,7 @@ def names_in(folder: Path) -> set[str]:
 SHARING = """
 import sys
 from pathlib import Path
-from outlast.stream import cache, ranges
+from outlast.stream.remote import cache, ranges
 from outlast.shards.manifest import read_manifest
 ranges.RANGE_BYTES = 256
 manifest, store = read_manifest(sys.argv[1])

@@ -14,9 +14,9 @@ import pytest
 from outlast.errors import StorageError
 from outlast.shards.manifest import Manifest, ShardEntry
 from outlast.storage import LocalStore
-from outlast.stream import ranges
-from outlast.stream.cache import CachedShard, ShardCache, shared_cache
-from outlast.stream.cancel import Cancellation
+from outlast.stream.remote import ranges
+from outlast.stream.remote.cache import CachedShard, ShardCache, shared_cache
+from outlast.stream.remote.cancel import Cancellation
 from support.datasets import write_counting_data
 
 LENGTHS = [[300, 70], [500], [33, 410], [260]]

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from outlast.checkpoint.line import CommitKey
+from outlast.checkpoint.lineage import CommitKey
 from outlast.checkpoint.restore import list_commits, restore_newest
 from outlast.errors import Fenced, OutlastError
 from outlast.storage import Store, open_store

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from outlast.errors import ShardError, StorageError
+from outlast.images.config import ImagesConfig, ImageStreamConfig
+from outlast.images.stream import ImageStream
 from outlast.storage import LocalStore, Store
 from outlast.storage.http import HttpStore
 from outlast.storage.remote import ObjectStore
-from outlast.stream import ranges
 from outlast.stream.config import StreamConfig
-from outlast.stream.images.config import ImagesConfig
-from outlast.stream.images.loader import ImageStream
 from outlast.stream.loader import TokenStream
+from outlast.stream.remote import ranges
 from support.datasets import write_counting_data
 from support.far import PutFar
 from support.faults import TRANSIENT, Fault, FaultyProxy
@@ -72,7 +72,7 @@ def make_stream(kind: str, url: str, cache: Path, **options: Any) -> TokenStream
     if kind == "images":
         images = ImagesConfig(image_size=16)
         fields |= {"packing": "images", "global_batch_size": 6, "window_examples": 18, "images": images}
-        return ImageStream(StreamConfig(**{**fields, **options}), seed=0)
+        return ImageStream(ImageStreamConfig(**{**fields, **options}), seed=0)
     fields |= {"sequence_length": 32, "global_batch_size": 6, "window_examples": 22}
     return TokenStream(StreamConfig(**{**fields, **options}), seed=0)
 
@@ -118,7 +118,7 @@ import sys
 sys.path.insert(0, sys.argv[4])
 from pathlib import Path
 from test_remote_streams import make_stream
-from outlast.stream import ranges
+from outlast.stream.remote import ranges
 ranges.RANGE_BYTES = 512 if sys.argv[1] == 'text' else 4096
 stream = make_stream(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
 for step, batch in enumerate(stream.batches_from(0)):

@@ -15,8 +15,8 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["outlast"]):  # pyright: ignore[reportAttributeAccessIssue]
+    from outlast.build.plan import read_record_as
     from outlast.checkpoint.format import parse_commit
-    from outlast.checkpoint.sealed import unseal
     from outlast.corpus.config import CorpusConfig
     from outlast.corpus.encoding import Tally
     from outlast.corpus.plan import list_corpus, plan_pieces
@@ -24,11 +24,12 @@ with atheris.instrument_imports(include=["outlast"]):  # pyright: ignore[reportA
     from outlast.errors import OutlastError
     from outlast.interchange.tf_example import decode_example
     from outlast.interchange.tfrecord import read_records
+    from outlast.prepare.piece import TextRecord
     from outlast.recipe import read_recipe
-    from outlast.shards.build import read_record
     from outlast.shards.manifest import parse_manifest
     from outlast.shards.read import read_shard_bytes
     from outlast.storage import LocalStore
+    from outlast.storage.checksummed_json import unseal
     from outlast.tokenizer.manifest import parse_tokenizer_manifest
     from outlast.tokenizer.sentencepiece_model import parse_model
 
@@ -44,7 +45,7 @@ def read_piece(content: bytes) -> Any:
     """Read the record of a finished piece of a build."""
     Path("done").mkdir(exist_ok=True)
     written("done/00000.json", content)
-    return read_record(LocalStore(Path.cwd()), 0)
+    return read_record_as(TextRecord, LocalStore(Path.cwd()), 0)
 
 
 def written(name: str, content: bytes) -> Path:

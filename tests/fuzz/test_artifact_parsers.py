@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
+from outlast.build.plan import agree_on_plan, read_record_as
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
 from outlast.corpus.plan import list_corpus, plan_pieces
@@ -21,7 +22,7 @@ from outlast.corpus.read import read_documents
 from outlast.errors import OutlastError
 from outlast.huggingface.load import load_weights, read_encoder_config
 from outlast.huggingface.pretrained import read_pretrained
-from outlast.shards.build import agree_on_plan, read_record
+from outlast.prepare.piece import TextRecord
 from outlast.storage import LocalStore
 from outlast.tokenizer.importing import import_tokenizer, read_foreign
 from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, to_json
@@ -173,7 +174,7 @@ def test_any_plan_and_record_of_a_build(content: bytes) -> None:
     store = LocalStore(FOLDER["build"])
     (FOLDER["build"] / "plan.json").write_bytes(content)
     (FOLDER["build"] / "done" / "00000.json").write_bytes(content)
-    accepts_or_refuses(lambda: read_record(store, 0))
+    accepts_or_refuses(lambda: read_record_as(TextRecord, store, 0))
     accepts_or_refuses(lambda: agree_on_plan(store, {"b": 1}, {"a": "1"}))
 
 
@@ -208,6 +209,6 @@ def test_what_is_sound_is_read(tokenizer: bytes) -> None:
     assert import_tokenizer(path, LocalStore(FOLDER["files"]), "kept").vocab_size == 8
     store = LocalStore(FOLDER["build"])
     store.replace("done/00000.json", [to_json(RECORD)])
-    assert read_record(store, 0).text_bytes == {"train": 5}
+    assert read_record_as(TextRecord, store, 0).text_bytes == {"train": 5}
     with pytest.raises(OutlastError, match="roberta"):
         load_weights(model_with("model.safetensors", WEIGHTS))

@@ -16,10 +16,10 @@ from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.format import parse_commit
 from outlast.checkpoint.restore import list_commits, restore_newest, verify_commit
 from outlast.checkpoint.save import CheckpointWriter
-from outlast.checkpoint.sealed import DIGEST_KEY, seal, unseal
 from outlast.errors import CheckpointError, ConfigError, DamagedCheckpoint, OutlastError
 from outlast.run.evaluate import evaluate_run
 from outlast.storage import LocalStore
+from outlast.storage.checksummed_json import DIGEST_KEY, seal, unseal
 from outlast.training.evaluations import read_evaluations
 from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, nested, to_json
 

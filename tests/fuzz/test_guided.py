@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.checkpoint.sealed import seal
+from outlast.storage.checksummed_json import seal
 from support.hostile import to_json
 from support.records import to_file_content
 

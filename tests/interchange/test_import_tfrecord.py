@@ -15,9 +15,10 @@ from outlast.interchange.import_tfrecord import ImportConfig, import_tfrecord
 from outlast.interchange.restore import unmask
 from outlast.interchange.tf_example import encode_rows
 from outlast.interchange.tfrecord import Compression
+from outlast.shards.describe import describe_manifest
 from outlast.shards.manifest import read_manifest, write_manifest
 from outlast.shards.read import open_shard
-from outlast.shards.verify import describe_manifest, verify_manifest
+from outlast.shards.verify import verify_manifest
 from outlast.storage import LocalStore
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream

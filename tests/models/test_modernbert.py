@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from jax import Array
 
-from outlast.models.attention import attend
+from outlast.models.attention.full import attend
+from outlast.models.attention.local import local_attend
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig, ModelConfig, resolve_model
 from outlast.models.layers import ACTIVATIONS, dense, dropout, layer_norm
-from outlast.models.local_attention import local_attend
 from outlast.models.modernbert import encode, param_table, rotate, turns_of
 from outlast.models.params import Params, init_params
 from outlast.models.randomness import RowKeys, fold, row_keys

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from outlast.models.attention.random_blocks import random_block_table
 from outlast.models.bert import encode, encode_all, predict_tokens
 from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params
-from outlast.models.random_blocks import random_block_table
 from outlast.models.randomness import row_keys
 from support.parity import masked_lm_loss, next_sentence_loss, read_case
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from outlast.build.plan import withdraw_plan
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import OutlastError, TokenizerError
 from outlast.prepare.build import prepare_data
-from outlast.shards.build import withdraw_plan
 from outlast.shards.config import ShardsConfig
 from outlast.storage import LocalStore
 from outlast.tokenizer.config import TokenizerConfig

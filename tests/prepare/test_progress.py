@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from outlast import logs
+from outlast.build.drive import describe_progress
 from outlast.cleaning.config import CleaningConfig
 from outlast.corpus.config import CorpusConfig
+from outlast.prepare import piece
 from outlast.prepare.build import prepare_data
-from outlast.shards import piece
 from outlast.shards.config import ShardsConfig
-from outlast.shards.work import describe_progress
 from outlast.tokenizer.config import TokenizerConfig
 from support.builds import write_lines
 from support.terminal import Terminal, shown_on

@@ -18,10 +18,10 @@ from outlast.errors import ConfigError, ShardError
 from outlast.prepare.build import prepare_data
 from outlast.prepare.words import versions_of
 from outlast.shards.config import ShardsConfig
+from outlast.shards.describe import describe_manifest, summarize
 from outlast.shards.manifest import read_manifest
 from outlast.shards.read import TokenShard, open_shard
-from outlast.shards.summary import summarize
-from outlast.shards.verify import describe_manifest, verify_manifest
+from outlast.shards.verify import verify_manifest
 from outlast.storage import open_store
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.encode import load_tokenizer

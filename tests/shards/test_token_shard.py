@@ -17,10 +17,10 @@ from outlast.errors import ShardError, StorageError
 from outlast.shards.array_file import MAX_HEADER_BYTES
 from outlast.shards.manifest import ShardEntry
 from outlast.shards.read import open_shard, open_tokens, read_shard_bytes
-from outlast.shards.spool import Spool
 from outlast.shards.token_format import make_header, parse_header
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
+from outlast.storage.spool import Spool
 from support.files import from_hexdump
 
 SEPARATOR = 3

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from outlast.errors import ShardError
+from outlast.shards.describe import describe_manifest, summarize
 from outlast.shards.manifest import (
     Manifest,
     ShardEntry,
@@ -16,8 +17,7 @@ from outlast.shards.manifest import (
     read_manifest,
     write_manifest,
 )
-from outlast.shards.summary import summarize
-from outlast.shards.verify import describe_manifest, verify_manifest
+from outlast.shards.verify import verify_manifest
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
 

@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 import zstandard
+from outlast.build.work import work_off
 
 from outlast.cleaning.config import CleaningConfig
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
+from outlast.corpus.extent import CorpusFile
 from outlast.corpus.files import find_files
-from outlast.corpus.plan import CorpusFile, list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.corpus.read import read_documents
 from outlast.corpus.write import write_corpus
 from outlast.errors import ConfigError, CorpusError, StorageError
 from outlast.prepare import build
 from outlast.prepare.build import prepare_data
 from outlast.shards.config import ShardsConfig
-from outlast.shards.work import work_off
 from outlast.storage import Store, open_store, reader
 from outlast.storage.remote import ObjectStore
 from outlast.tokenizer.config import TokenizerConfig

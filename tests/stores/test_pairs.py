@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from outlast.errors import ShardError
+from outlast.prepare.pairs import add_pairs
 from outlast.shards import offsets as offsets_module
 from outlast.shards.config import PairsConfig
 from outlast.shards.manifest import read_manifest
 from outlast.shards.offsets import open_offsets
-from outlast.shards.pair_build import add_pairs
 from outlast.shards.verify import verify_manifest
 from outlast.storage import LocalStore, open_store
 from outlast.stream.loader import open_stream

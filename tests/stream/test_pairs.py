@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as safetensors_load
 
 from outlast.errors import ConfigError, ShardError
+from outlast.prepare.pairs import add_pairs
 from outlast.shards.config import PairsConfig
-from outlast.shards.pair_build import add_pairs
 from outlast.shards.read import open_shard
 from outlast.storage import LocalStore
 from outlast.stream.config import StreamConfig

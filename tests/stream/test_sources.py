@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from outlast.errors import ConfigError, ShardError
+from outlast.prepare.pairs import add_pairs
 from outlast.shards.config import PairsConfig
 from outlast.shards.manifest import (
     MANIFEST_NAME,
@@ -21,7 +22,6 @@ from outlast.shards.manifest import (
     read_manifest,
     write_manifest,
 )
-from outlast.shards.pair_build import add_pairs
 from outlast.storage import LocalStore
 from outlast.stream.config import SourceConfig, StreamConfig
 from outlast.stream.loader import TokenStream, open_stream

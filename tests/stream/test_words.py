@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from outlast.errors import ConfigError
+from outlast.prepare.pairs import add_pairs
 from outlast.shards.config import PairsConfig
-from outlast.shards.pair_build import add_pairs
 from outlast.storage import LocalStore
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream, open_stream

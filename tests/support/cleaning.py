@@ -12,7 +12,8 @@ from outlast.cleaning.scan import ScanJob
 from outlast.cleaning.tally import CleaningTally, add_tallies
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import PieceJob, list_corpus, plan_pieces
+from outlast.corpus.extent import PieceJob
+from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.corpus.read import read_documents
 from outlast.storage import open_store
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from outlast.images.import_tars import import_tars
+from outlast.images.records import FieldRules
 from outlast.prng import uniform_bits
-from outlast.shards.images.import_tars import import_tars
-from outlast.shards.images.records import FieldRules
 
 
 def picture(number: int, width: int = 40, height: int = 30) -> NDArray[np.uint8]:

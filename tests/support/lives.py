@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
-from outlast.checkpoint.process import Clock, ProcessIdentity
+from outlast.checkpoint.liveness import Clock, ProcessIdentity
 from outlast.checkpoint.restore import list_commits, restore_newest, verify_commit
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.errors import OutlastError

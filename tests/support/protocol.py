@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from outlast.checkpoint.line import CommitKey, Start, line_of
+from outlast.checkpoint.lineage import CommitKey, Start, line_of
 from outlast.checkpoint.retain import Candidate, choose_deletions
 from support.protocol_state import (
     ENDED,

@@ -6,7 +6,7 @@ In: a state. Out: another one; states are values. Nothing here decides anything 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from outlast.checkpoint.line import CommitKey, Start
+from outlast.checkpoint.lineage import CommitKey, Start
 
 Keys = frozenset[CommitKey]
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from outlast.models.attention.kernels import AttentionKernel
+from outlast.models.attention.random_blocks import RandomBlocks
 from outlast.models.config import ArchitectureName, AttentionName, ModelConfig, resolve_model
-from outlast.models.kernels import AttentionKernel
-from outlast.models.random_blocks import RandomBlocks
 from outlast.objectives.config import MlmConfig
 from outlast.objectives.mlm import make_objective
 from outlast.training.config import OptimizerConfig

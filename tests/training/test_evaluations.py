@@ -13,11 +13,11 @@ import pytest
 
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
-from outlast.checkpoint.line import CommitKey
+from outlast.checkpoint.lineage import CommitKey
 from outlast.checkpoint.restore import restore_newest
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.storage import LocalStore
-from outlast.training.evaluate_sources import HeldOutSource
+from outlast.training.evaluate import HeldOutSource
 from outlast.training.evaluations import RunEvaluations, read_evaluations
 from outlast.training.state import TrainState
 from outlast.training.step import Measured

@@ -13,7 +13,7 @@ import uuid
 
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.interval import Life
-from outlast.checkpoint.line import (
+from outlast.checkpoint.lineage import (
     CommitKey,
     claim_name,
     heartbeat_name,
@@ -21,8 +21,8 @@ from outlast.checkpoint.line import (
     parse_commit_name,
     record_name,
 )
+from outlast.checkpoint.liveness import Clock, ProcessIdentity, this_process
 from outlast.checkpoint.owner import Owner, Report
-from outlast.checkpoint.process import Clock, ProcessIdentity, this_process
 from outlast.checkpoint.records import (
     attempt_objects,
     claim_exists,
@@ -31,9 +31,9 @@ from outlast.checkpoint.records import (
     read_life,
     read_recorded,
 )
-from outlast.checkpoint.sealed import seal
 from outlast.errors import CheckpointError, Fenced, ObjectExists, OutlastError, StoreUnreachable
 from outlast.storage import Store
+from outlast.storage.checksummed_json import seal
 
 _log = logging.getLogger(__name__)
 _LONGEST_HISTORY = 50

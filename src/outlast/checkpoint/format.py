@@ -21,9 +21,9 @@ import pydantic
 import pydantic.dataclasses
 from numpy.typing import NDArray
 
-from outlast.checkpoint.line import CommitKey, parse_commit_name, parse_data_name
-from outlast.checkpoint.sealed import seal, unseal
+from outlast.checkpoint.lineage import CommitKey, parse_commit_name, parse_data_name
 from outlast.errors import CheckpointError, DamagedCheckpoint
+from outlast.storage.checksummed_json import seal, unseal
 
 VERSION = 1
 MAX_COMMIT_BYTES = 256 * 1024 * 1024

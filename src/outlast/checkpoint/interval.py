@@ -2,15 +2,15 @@
 
 In: the cost of a save and the lives of earlier attempts. Out: seconds until the next save. Source: Young
 (1974), "A first order approximation to the optimum checkpoint interval", CACM 17(9): tau = sqrt(2 C M) for a
-cost C and a mean time M between losses. Two differences: M starts from a guess, since a young run has seen no
-loss, and the first save comes soon, since spot machines that die at all often die within minutes.
+cost C and a mean time M between preemptions. Two differences: M starts from a guess, since a young run has
+seen none, and the first save comes soon, since spot machines that die at all often die within minutes.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-GUESSED_SECONDS_BETWEEN_LOSSES = 2 * 3600.0
+GUESSED_SECONDS_BETWEEN_PREEMPTIONS = 2 * 3600.0
 FIRST_SAVE_SECONDS = 60.0
 SHORTEST_SECONDS = 10.0
 LONGEST_SECONDS = 1800.0
@@ -32,18 +32,18 @@ class Life:
         return max(0.0, self.last_heartbeat - self.start)
 
 
-def mean_seconds_between_losses(lives: Sequence[Life]) -> float:
-    """Return the observed mean, with one guessed loss in two hours as the weight of ignorance."""
-    losses = sum(not life.closed for life in lives)
-    return (GUESSED_SECONDS_BETWEEN_LOSSES + sum(life.seconds for life in lives)) / (1 + losses)
+def mean_seconds_between_preemptions(lives: Sequence[Life]) -> float:
+    """Return the observed mean, with one guessed preemption in two hours as the weight of ignorance."""
+    preemptions = sum(not life.closed for life in lives)
+    return (GUESSED_SECONDS_BETWEEN_PREEMPTIONS + sum(life.seconds for life in lives)) / (1 + preemptions)
 
 
-def young_seconds(save_seconds: float, seconds_between_losses: float) -> float:
+def young_seconds(save_seconds: float, seconds_between_preemptions: float) -> float:
     """Return sqrt(2 C M)."""
-    return math.sqrt(2 * save_seconds * seconds_between_losses)
+    return math.sqrt(2 * save_seconds * seconds_between_preemptions)
 
 
-def seconds_to_next_save(*, save_seconds: float | None, seconds_between_losses: float) -> float:
+def seconds_to_next_save(*, save_seconds: float | None, seconds_between_preemptions: float) -> float:
     """Return the time from the start of one save to the next.
 
     Args:
@@ -51,5 +51,5 @@ def seconds_to_next_save(*, save_seconds: float | None, seconds_between_losses: 
     """
     if save_seconds is None:
         return FIRST_SAVE_SECONDS
-    wanted = young_seconds(save_seconds, seconds_between_losses)
+    wanted = young_seconds(save_seconds, seconds_between_preemptions)
     return min(max(wanted, 2 * save_seconds, SHORTEST_SECONDS), max(LONGEST_SECONDS, 2 * save_seconds))

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Callable
 
 from outlast.checkpoint.config import CheckpointConfig
-from outlast.checkpoint.line import claim_name, heartbeat_name
-from outlast.checkpoint.process import Clock, ProcessIdentity, is_gone, same_machine
+from outlast.checkpoint.lineage import claim_name, heartbeat_name
+from outlast.checkpoint.liveness import Clock, ProcessIdentity, is_gone, same_machine
 from outlast.checkpoint.records import parse_sealed, read_or_none, read_sealed
 from outlast.errors import RunError
 from outlast.storage import Store

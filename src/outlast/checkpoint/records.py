@@ -8,7 +8,7 @@ is damaged, so that no commit of another history is ever taken for one of the ru
 from typing import Any
 
 from outlast.checkpoint.interval import Life
-from outlast.checkpoint.line import (
+from outlast.checkpoint.lineage import (
     ATTEMPTS,
     COMMITS,
     UNREADABLE,
@@ -20,9 +20,9 @@ from outlast.checkpoint.line import (
     parse_commit_name,
     record_name,
 )
-from outlast.checkpoint.sealed import unseal
 from outlast.errors import DamagedCheckpoint, ObjectNotFound
 from outlast.storage import Store
+from outlast.storage.checksummed_json import unseal
 
 
 def read_recorded(store: Store, *, up_to: int | None = None) -> dict[int, Start]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.checkpoint.format import MAX_COMMIT_BYTES, Commit, Part, Slice, numpy_dtype, parse_commit
-from outlast.checkpoint.line import UNREADABLE, ignored_because, line_of
+from outlast.checkpoint.lineage import UNREADABLE, ignored_because, line_of
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.records import list_keys, read_recorded
 from outlast.errors import CheckpointError, DamagedCheckpoint, ObjectNotFound, StorageError, StoreUnreachable

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from outlast.checkpoint.attempts import Attempt
 from outlast.checkpoint.config import CheckpointConfig
-from outlast.checkpoint.line import DATA, CommitKey, ignored_because, parse_data_name
+from outlast.checkpoint.lineage import DATA, CommitKey, ignored_because, parse_data_name
 from outlast.checkpoint.records import list_keys, read_recorded
 from outlast.storage import Store
 

@@ -30,12 +30,11 @@ from outlast.checkpoint.format import (
     plan_parts,
     whole_arrays,
 )
-from outlast.checkpoint.interval import mean_seconds_between_losses, seconds_to_next_save
-from outlast.checkpoint.line import CommitKey
+from outlast.checkpoint.interval import mean_seconds_between_preemptions, seconds_to_next_save
+from outlast.checkpoint.lineage import CommitKey
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.restore import read_commit, verify_commit
 from outlast.checkpoint.retain import Retention
-from outlast.checkpoint.sealed import canonical
 from outlast.errors import (
     CheckpointError,
     DamagedCheckpoint,
@@ -45,6 +44,7 @@ from outlast.errors import (
     OutlastError,
 )
 from outlast.storage import Store
+from outlast.storage.checksummed_json import canonical
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class CheckpointWriter:
         self._fenced: Fenced | None = None
         self._thread: threading.Thread | None = None
         self._cost_seconds: float | None = None
-        self._losses_seconds: float | None = None
+        self._preemption_seconds: float | None = None
         self._due_from: tuple[int, float] | None = None
         self._latest: tuple[int, float] = (attempt.restored_step or 0, 0.0)
 
@@ -200,7 +200,7 @@ class CheckpointWriter:
     def _seconds_by_rule(self) -> float:
         return seconds_to_next_save(
             save_seconds=self._cost_seconds,
-            seconds_between_losses=self._losses_seconds or mean_seconds_between_losses([]),
+            seconds_between_preemptions=self._preemption_seconds or mean_seconds_between_preemptions([]),
         )
 
     def _run(self, job: _Job) -> None:
@@ -221,8 +221,8 @@ class CheckpointWriter:
         self._cost_seconds = self.last_save_seconds if job.blocking_seconds is None else job.blocking_seconds
 
     def _save(self, job: _Job) -> None:
-        if self._losses_seconds is None:
-            self._losses_seconds = mean_seconds_between_losses(self._attempt.history())
+        if self._preemption_seconds is None:
+            self._preemption_seconds = mean_seconds_between_preemptions(self._attempt.history())
         self._find_parent()
         key = CommitKey(job.step, self._attempt.number)
         if key in self._withdrawn:

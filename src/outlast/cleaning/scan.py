@@ -15,12 +15,13 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
+from outlast.build.processes import Count
 from outlast.cleaning.cleaner import Cleaner
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.signatures import NUM_PERMUTATIONS, Signatures, line_hashes, num_bands, text_hash
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import Count, PieceJob
+from outlast.corpus.extent import PieceJob
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 from outlast.storage import Store, open_store

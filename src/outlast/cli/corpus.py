@@ -53,8 +53,8 @@ def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None
 
     Continues where a killed run stopped.
     """
+    from outlast.build.tasks import parse_task
     from outlast.prepare.build import prepare_data
-    from outlast.prepare.tasks import parse_task
     from outlast.recipe import read_recipe
 
     parsed = read_recipe(recipe, overrides)

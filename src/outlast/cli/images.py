@@ -41,8 +41,8 @@ def import_tars(
     TAR is a path or URL and may use braces: train-{000000..000639}.tar. Tars that lie in --out stay as they
     are; others are copied there. The same line again continues a killed import.
     """
-    from outlast.shards.images.import_tars import import_tars as import_all
-    from outlast.shards.images.records import FieldRules
+    from outlast.images.import_tars import import_tars as import_all
+    from outlast.images.records import FieldRules
 
     given = {name: value for name, value in rules.items() if value is not None}
     splits = {"train": tars, "validation": validation, "test": test}
@@ -89,8 +89,8 @@ def pack_images(
     folder of one split that the library datasets saved. Images are stored as they are, in tars that
     WebDataset and plain tar read. The same line again continues a killed build.
     """
-    from outlast.shards.images.build import PackConfig
-    from outlast.shards.images.build import pack_images as pack
+    from outlast.images.pack import PackConfig
+    from outlast.images.pack import pack_images as pack
 
     config = PackConfig(
         most_images=images_per_shard,
@@ -136,9 +136,9 @@ def repack_images(
     pixels they are decoded once and shrunk. What cannot be stored so stays as it is. The same line again
     continues a killed run.
     """
-    from outlast.shards.images.pixels import RawPixels
-    from outlast.shards.images.repack import repack_images as repack
-    from outlast.shards.images.transcode import TiledJpegs
+    from outlast.images.pixels import RawPixels
+    from outlast.images.repack import repack_images as repack
+    from outlast.images.transcode import TiledJpegs
 
     if store == "restart":
         image_store = TiledJpegs(max_pixels=max_pixels)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import click
 
-from outlast import __version__
 from outlast.cli.checkpoint import checkpoint
 from outlast.cli.corpus import corpus, prepare
 from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.cli.stream import stream
 from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError
+from outlast.version import __version__
 
 
 def run_command_line(arguments: Sequence[str]) -> int:

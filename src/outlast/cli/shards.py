@@ -20,13 +20,13 @@ def shards() -> None:
 @json_option
 def shards_show(manifest: str, dropped: bool, as_json: bool) -> None:
     """Describe a data set."""
-    from outlast.shards.images.manifest import is_image_set
-    from outlast.shards.images.verify import describe_images, summarize_images
-    from outlast.shards.summary import summarize
-    from outlast.shards.verify import describe_manifest, read_cleaning_report
+    from outlast.images.manifest import is_image_set
+    from outlast.images.verify import describe_images, summarize_images
+    from outlast.shards.describe import describe_manifest, summarize
 
     if dropped:
         from outlast.cleaning.report import describe_report
+        from outlast.prepare.finish import read_cleaning_report
 
         report = read_cleaning_report(manifest)
         click.echo(json.dumps(report, ensure_ascii=False) if as_json else "\n".join(describe_report(report)))
@@ -47,8 +47,8 @@ def shards_verify(manifest: str, as_json: bool) -> int:
 
     Exit code 1 where something is wrong.
     """
-    from outlast.shards.images.manifest import is_image_set
-    from outlast.shards.images.verify import verify_images
+    from outlast.images.manifest import is_image_set
+    from outlast.images.verify import verify_images
     from outlast.shards.verify import verify_manifest
 
     verify = verify_images if is_image_set(manifest) else verify_manifest
@@ -97,9 +97,9 @@ def shards_pair(
 
     No text is copied: pairs are offsets. Continues where a killed run stopped.
     """
-    from outlast.prepare.tasks import parse_task
+    from outlast.build.tasks import parse_task
+    from outlast.prepare.pairs import add_pairs
     from outlast.shards.config import PairsConfig, ShardsConfig, resolve_num_processes
-    from outlast.shards.pair_build import add_pairs
 
     config = PairsConfig(lengths=lengths, num_passes=passes, short_probability=short_probability, seed=seed)
     num_processes = resolve_num_processes(ShardsConfig(num_processes=processes))

@@ -1,6 +1,7 @@
 """The verbs about streaming: bench."""
 
 import json
+from functools import partial
 
 import click
 
@@ -49,25 +50,29 @@ def bench(
 
     Says in a sentence what limits it, and what to change.
     """
-    from outlast.shards.images.manifest import is_image_set
+    from outlast.images.manifest import is_image_set
     from outlast.stream.bench import measure_stream
     from outlast.stream.config import StreamConfig
-    from outlast.stream.images.config import ImagesConfig
 
-    is_images = is_image_set(manifest)
-    if is_images:
-        config = StreamConfig(
+    measure = partial(measure_stream, seconds=seconds, step_seconds=step_seconds, split=split)
+    if is_image_set(manifest):
+        from outlast.images.config import ImagesConfig, ImageStreamConfig
+        from outlast.images.stream import ImageStream
+
+        config = ImageStreamConfig(
             manifest=manifest,
             packing="images",
             global_batch_size=batch,
             images=ImagesConfig(image_size=image_size),
             cache_dir=cache_dir,
         )
+        rates = measure(config, open_stream=ImageStream, work="decoding").to_dict()
     else:
-        config = StreamConfig(
-            manifest=manifest, global_batch_size=batch, sequence_length=length, cache_dir=cache_dir
-        )
-    rates = measure_stream(config, seconds=seconds, step_seconds=step_seconds, split=split).to_dict()
+        rates = measure(
+            StreamConfig(
+                manifest=manifest, global_batch_size=batch, sequence_length=length, cache_dir=cache_dir
+            )
+        ).to_dict()
     if as_json:
         click.echo(json.dumps(rates))
         return

@@ -7,7 +7,8 @@ of the same length between the digest's blocks is not seen (docs/design/building
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from outlast.corpus.plan import REMOTE_FILES_AT_ONCE, CorpusFile, probe
+from outlast.corpus.extent import CorpusFile
+from outlast.corpus.plan import REMOTE_FILES_AT_ONCE, probe
 from outlast.corpus.source import file_size, is_remote, open_file
 from outlast.errors import CorpusError
 

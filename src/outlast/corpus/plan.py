@@ -8,82 +8,20 @@ pieces together hold every document once, however many pieces there are (docs/de
 import bisect
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from outlast.corpus.compressed import is_compressed, open_binary
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import canonical, detect, is_byte_aligned
+from outlast.corpus.extent import CorpusFile, Extent, Piece
 from outlast.corpus.files import FoundFile, find_files
 from outlast.errors import CorpusError
 
 _PROBES = 16
 _PROBE_BYTES = 4096
 REMOTE_FILES_AT_ONCE = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusFile:
-    """A file of the corpus.
-
-    Attributes:
-        name: relative to what the recipe names; with size and digest the file's identity.
-        path: where it lies now.
-        size_bytes: on disk.
-        digest: of the size and of 16 blocks of 4 KiB spread over the file (all of a file up to 64 KiB).
-        encoding: of text and jsonl; empty for tables.
-        unit_bytes: the file is a sequence of units that are read whole: (size_bytes,) for a file that is read
-            only from its start, the sizes of the row groups of a Parquet file, one byte each where empty.
-        num_units: how many.
-    """
-
-    name: str
-    path: str
-    size_bytes: int
-    digest: str
-    encoding: str
-    num_units: int
-    unit_bytes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extent:
-    """A stretch of a file: units ``start`` to ``end`` (bytes, row groups or rows; 0 to 1 for a whole
-    file).
-    """
-
-    file: CorpusFile
-    start: int
-    end: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes on disk, for rows an estimate."""
-        if self.file.unit_bytes:
-            return sum(self.file.unit_bytes[self.start : self.end])
-        return self.file.size_bytes * (self.end - self.start) // max(self.file.num_units, 1)
-
-
-Piece = tuple[Extent, ...]
-
-Count = Callable[[int, int, int], None]
-"""Told how many documents, text bytes and tokens have been added, for the progress line."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PieceJob:
-    """One piece: its extents of the corpus, and of the held-out corpus where that lies apart."""
-
-    piece: int
-    extents: Piece
-    held_out: Piece
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes on disk."""
-        return sum(extent.size_bytes for extent in (*self.extents, *self.held_out))
 
 
 def list_corpus(config: CorpusConfig, *, held_out: bool = False) -> tuple[CorpusFile, ...]:

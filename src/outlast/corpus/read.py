@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from outlast.corpus.changes import check_digest, check_size
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally, Undecodable
+from outlast.corpus.extent import Extent
 from outlast.corpus.markup import markup_reader
-from outlast.corpus.plan import Extent
 from outlast.corpus.source import is_remote
 from outlast.corpus.text import read_text, too_long
 from outlast.errors import CorpusError

@@ -14,7 +14,7 @@ from typing import Any
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Decoder, Tally
-from outlast.corpus.plan import CorpusFile, Extent
+from outlast.corpus.extent import CorpusFile, Extent
 from outlast.corpus.source import is_remote, open_file
 from outlast.errors import CorpusError
 

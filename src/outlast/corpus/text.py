@@ -16,8 +16,8 @@ import orjson
 from outlast.corpus.compressed import open_binary
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Decoder, Tally, is_byte_aligned
+from outlast.corpus.extent import Extent
 from outlast.corpus.markup import ARTICLE
-from outlast.corpus.plan import Extent
 from outlast.errors import CorpusError
 
 _BLOCK_BYTES = 2**16

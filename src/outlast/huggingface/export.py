@@ -23,8 +23,8 @@ from outlast.huggingface.folder import (
 from outlast.huggingface.load import CONFIG_NAME, PRETRAINING, SPARSE_KEY
 from outlast.huggingface.names import to_huggingface
 from outlast.models.architectures import ARCHITECTURES
+from outlast.models.attention.random_blocks import BlockSparse, longest_in_full
 from outlast.models.config import FAMILIES, Alternating, EncoderConfig
-from outlast.models.random_blocks import BlockSparse, longest_in_full
 
 
 def class_name(config: EncoderConfig) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast import __version__
+from outlast.build.plan import agree_on_plan, write_record
+from outlast.build.processes import Count
 from outlast.config import build
 from outlast.errors import ConfigError, ShardError
 from outlast.interchange.feature_sets import Batch, FeatureSet, Shape, has_masks, to_messages
@@ -22,13 +23,13 @@ from outlast.interchange.static_masks import StaticMasks
 from outlast.interchange.tfrecord import SUFFIXES, Compression, frame, make_compressor
 from outlast.logs import log
 from outlast.objectives.config import MlmConfig
-from outlast.shards.build import PieceRecord, agree_on_plan, write_record
 from outlast.shards.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
-from outlast.shards.processes import Count
-from outlast.shards.spool import Spool
+from outlast.shards.record import PieceRecord
 from outlast.storage import open_store
+from outlast.storage.spool import Spool
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
+from outlast.version import __version__
 
 FORMAT = "outlast-tfrecord"
 VERSION = 1

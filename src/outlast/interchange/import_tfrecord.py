@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast
 
-from outlast import __version__
+from outlast.build.plan import agree_on_plan, write_record
+from outlast.build.processes import Count
 from outlast.errors import ConfigError, ShardError
 from outlast.interchange.feature_sets import FEATURE_SETS, Batch, FeatureSet, Shape, recognise, to_batch
 from outlast.interchange.pieces import make_record, run_pieces
@@ -20,7 +21,6 @@ from outlast.interchange.restore import restore_documents
 from outlast.interchange.tf_example import decode_example
 from outlast.interchange.tfrecord import Compression
 from outlast.logs import format_count, log
-from outlast.shards.build import PieceRecord, agree_on_plan, make_manifest, shard_name, write_record
 from outlast.shards.example_shard import ExampleShardWriter, check_rows
 from outlast.shards.manifest import (
     MANIFEST_NAME,
@@ -30,11 +30,12 @@ from outlast.shards.manifest import (
     TokenizerEntry,
     write_manifest,
 )
-from outlast.shards.processes import Count
+from outlast.shards.record import PieceRecord, make_manifest, shard_name
 from outlast.shards.token_format import token_dtype
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import Store, open_store, split_url
 from outlast.tokenizer.manifest import TokenizerManifest, read_tokenizer, write_tokenizer
+from outlast.version import __version__
 
 Target = Literal["examples", "tokens"]
 

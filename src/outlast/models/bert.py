@@ -19,14 +19,20 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from outlast.models.attention import AttentionMask, attend
-from outlast.models.block_sparse import block_sparse_attend, simulated_sparse_attend
+from outlast.models.attention.block_sparse import block_sparse_attend, simulated_sparse_attend
+from outlast.models.attention.full import AttentionMask, attend
+from outlast.models.attention.kernels import AttentionKernel
+from outlast.models.attention.random_blocks import (
+    Table,
+    first_block_table,
+    is_sparse,
+    none_twice,
+    random_block_table,
+)
 from outlast.models.config import EncoderConfig
-from outlast.models.kernels import AttentionKernel
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
 from outlast.models.next_sentence import next_sentence_table
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
-from outlast.models.random_blocks import Table, first_block_table, is_sparse, none_twice, random_block_table
 from outlast.models.randomness import RowKeys, fold
 from outlast.models.remat import Remat, kept, rematerialised
 

@@ -14,6 +14,13 @@ from pydantic import Field
 
 from outlast.config import table
 from outlast.errors import ConfigError
+from outlast.models.attention.random_blocks import (
+    BlockSparse,
+    EvaluationRandomBlocks,
+    RandomBlocks,
+    check_random_blocks,
+    is_sparse,
+)
 from outlast.models.families import (
     FAMILIES,
     ActivationName,
@@ -21,13 +28,6 @@ from outlast.models.families import (
     AttentionName,
     PositionRule,
     PresetName,
-)
-from outlast.models.random_blocks import (
-    BlockSparse,
-    EvaluationRandomBlocks,
-    RandomBlocks,
-    check_random_blocks,
-    is_sparse,
 )
 
 MOST_NUMBERED = 2**32 - 1

@@ -18,12 +18,12 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from outlast.models.attention import AttentionMask, attend
+from outlast.models.attention.full import AttentionMask, attend
+from outlast.models.attention.kernels import AttentionKernel
+from outlast.models.attention.local import local_attend
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig
-from outlast.models.kernels import AttentionKernel
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
-from outlast.models.local_attention import local_attend
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
 from outlast.models.randomness import RowKeys, fold
 from outlast.models.remat import Remat, kept, rematerialised

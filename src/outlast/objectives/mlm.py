@@ -20,10 +20,10 @@ from jaxtyping import Float, Int
 
 from outlast.errors import ConfigError
 from outlast.models.architectures import ARCHITECTURES
-from outlast.models.attention import AttentionMask
+from outlast.models.attention.full import AttentionMask
+from outlast.models.attention.kernels import AttentionKernel
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig
-from outlast.models.kernels import AttentionKernel
 from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys, fold, random_bits
 from outlast.models.remat import Remat

@@ -9,28 +9,29 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from outlast.build.drive import InProcesses, Run
+from outlast.build.failures import delete_notes, noting_failure, tell_failures
+from outlast.build.plan import agree_on_plan, delete_leftovers, finished_pieces, withdraw_plan
+from outlast.build.tasks import Task, drive_share, others_have_work
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
 from outlast.cleaning.scan import ScanJob
 from outlast.corpus.changes import check_remote
 from outlast.corpus.config import CorpusConfig
-from outlast.corpus.plan import CorpusFile, PieceJob, list_corpus, plan_pieces
+from outlast.corpus.extent import CorpusFile, PieceJob
+from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.errors import ConfigError, OutlastError
 from outlast.logs import format_count, log
 from outlast.prepare.duplicates import ensure_duplicates_found
 from outlast.prepare.finish import finish
 from outlast.prepare.identity import agree_on_build, build_identity, describe_files
-from outlast.prepare.notes import delete_notes, noting_failure, tell_failures
-from outlast.prepare.tasks import Task, others_have_work, share_of
+from outlast.prepare.pairs import add_pairs
+from outlast.prepare.piece import BuildJob
 from outlast.prepare.tokenizer import ensure_tokenizer
 from outlast.prepare.words import WordRule, find_word_rule, name_words, versions_of
-from outlast.shards.build import agree_on_plan, delete_leftovers, finished_pieces, withdraw_plan
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
 from outlast.shards.manifest import MANIFEST_NAME
-from outlast.shards.pair_build import add_pairs
-from outlast.shards.piece import BuildJob
-from outlast.shards.work import InProcesses, Run, work_off
 from outlast.storage import Store, open_store
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import TokenizerManifest
@@ -38,7 +39,8 @@ from outlast.tokenizer.words import Segmenter
 
 NO_CLEANING = CleaningConfig()
 TOKENIZER_WAIT_SECONDS = 4 * 3600.0
-_MORE_FOLDERS = ("cleaning/", "cleaning/scan/", "cleaning/drops/", "failed/")
+_MADE_FIRST = ("cleaning/", "tokenizer/")
+_MORE_FOLDERS = (*_MADE_FIRST, "cleaning/scan/", "cleaning/drops/", "failed/")
 
 
 def prepare_data(
@@ -103,7 +105,7 @@ def prepare_data(
             cleaning=cleaning,
             words=rule,
         )
-        work_off(job, share_of(pieces, finished_pieces(store), task), num_shards, run, "shards")
+        drive_share("shards", job, pieces, finished_pieces(store), task, run)
         check_remote((*files, *held_out))
     if others_have_work(store, num_shards):
         tell_failures(store)
@@ -129,7 +131,7 @@ def _ensure_tokenizer(
         return ensure_tokenizer(scan.corpus, scan.cleaning, config, store, pieces, task, wait_seconds)
     except OutlastError:
         if task is None or task[0] == 0:  # the others wait for this one, which has the plan they know
-            withdraw_plan(store)
+            withdraw_plan(store, _MADE_FIRST)
         raise
 
 
@@ -181,7 +183,7 @@ def _check(corpus: CorpusConfig, shards: ShardsConfig, task: Task | None, ray: s
 def _runner(shards: ShardsConfig, ray: str | None) -> AbstractContextManager[Run]:
     if ray is None:
         return nullcontext(InProcesses(resolve_num_processes(shards)))
-    from outlast.prepare.on_ray import on_ray
+    from outlast.build.on_ray import on_ray
 
     return on_ray(ray, shards.num_processes)
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
+from outlast.build.drive import Run
+from outlast.build.failures import FailureWatch
+from outlast.build.processes import list_numbers
+from outlast.build.tasks import Task, drive_share, wait_for
 from outlast.cleaning.drops import MERGED_NAME, read_merged
 from outlast.cleaning.merge import delete_scans, find_duplicates
 from outlast.cleaning.scan import ScanJob, scanned_pieces
-from outlast.corpus.plan import PieceJob
+from outlast.corpus.extent import PieceJob
 from outlast.errors import CorpusError
 from outlast.logs import log
-from outlast.prepare.notes import FailureWatch
-from outlast.prepare.tasks import Task, share_of, wait_for
-from outlast.shards.processes import list_numbers
-from outlast.shards.work import Run, work_off
 from outlast.storage import Store
 
 
@@ -25,7 +25,7 @@ def ensure_duplicates_found(
 ) -> None:
     """Scan this share of the corpus; task 0 then decides for all of it which documents are dropped."""
     if not store.exists(MERGED_NAME):
-        work_off(job, share_of(pieces, scanned_pieces(store), task), len(pieces), run, "scan")
+        drive_share("scan", job, pieces, scanned_pieces(store), task, run)
         if task is not None and task[0] > 0:
             return  # what task 0 decides is there once its tokenizer is
         missing = set(range(len(pieces)))

@@ -5,16 +5,17 @@ In: the records of all pieces. Out: ``manifest.json``; from there on there is a 
 
 from typing import Any
 
+from outlast.build.plan import read_record_as
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.drops import read_merged
-from outlast.cleaning.report import make_report, summarize, write_report
+from outlast.cleaning.report import make_report, read_report, summarize, write_report
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import CorpusError
 from outlast.logs import format_count, log
+from outlast.prepare.piece import TOKENIZER_FOLDER, TextRecord
 from outlast.prepare.words import warn_of_words
-from outlast.shards.build import make_manifest, read_record
-from outlast.shards.manifest import TokenizerEntry, write_manifest
-from outlast.shards.piece import TOKENIZER_FOLDER
+from outlast.shards.manifest import TokenizerEntry, read_manifest, write_manifest
+from outlast.shards.record import make_manifest
 from outlast.shards.token_format import token_dtype
 from outlast.storage import Store
 from outlast.tokenizer.manifest import TokenizerManifest
@@ -29,7 +30,7 @@ def finish(
     provenance: dict[str, Any],
 ) -> None:
     """Write the manifest: from here on there is a data set."""
-    records = [read_record(store, piece) for piece in range(num_shards)]
+    records = [read_record_as(TextRecord, store, piece) for piece in range(num_shards)]
     if cleaning.is_on:
         merged = read_merged(store) if cleaning.needs_scan else None
         report = make_report(cleaning, (r.cleaning for r in records if r.cleaning), merged)
@@ -63,3 +64,10 @@ def finish(
     for split in manifest.splits:
         counts = manifest.provenance["counts"][split]
         log.info("%s: %d documents, %s tokens", split, counts["documents"], format_count(counts["tokens"]))
+
+
+def read_cleaning_report(url: str) -> dict[str, Any]:
+    """Return what cleaning dropped and changed in a data set. Raises ShardError, or CorpusError where there
+    is no report.
+    """
+    return read_report(read_manifest(url)[1])

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from outlast import __version__
+from outlast.build.plan import agree_on_plan
 from outlast.cleaning.config import CleaningConfig
 from outlast.config import to_dict
 from outlast.corpus.config import CorpusConfig
-from outlast.corpus.plan import CorpusFile
+from outlast.corpus.extent import CorpusFile
 from outlast.errors import ShardError
-from outlast.shards.build import agree_on_plan
 from outlast.storage import Store, open_store, split_url
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import TokenizerManifest, read_tokenizer
+from outlast.version import __version__
 
 
 def build_identity(

@@ -3,20 +3,20 @@
 import time
 from collections.abc import Iterator, Sequence
 
+from outlast.build.drive import describe_progress
+from outlast.build.failures import FailureWatch
+from outlast.build.tasks import Task, wait_for
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.documents import DocumentCleaning
 from outlast.cleaning.tally import CleaningTally
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import PieceJob
+from outlast.corpus.extent import PieceJob
 from outlast.corpus.read import read_documents, split_chooser
 from outlast.errors import TokenizerError
 from outlast.logs import ProgressLine, log
 from outlast.prepare.identity import read_existing
-from outlast.prepare.notes import FailureWatch
-from outlast.prepare.tasks import Task, wait_for
-from outlast.shards.piece import TOKENIZER_FOLDER
-from outlast.shards.work import describe_progress
+from outlast.prepare.piece import TOKENIZER_FOLDER
 from outlast.storage import Store
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import (

@@ -7,15 +7,9 @@ and the checkpoints, a run is evaluated and exported from any folder.
 import json
 from typing import Any, cast
 
-from outlast import __version__
 from outlast.checkpoint.restore import Restored, restore_newest
-from outlast.config import to_dict
-from outlast.errors import ObjectNotFound, RunError, ShardError
-from outlast.run.images import ImageParts, describe_images
-from outlast.run.parts import Parts, RunParts
-from outlast.shards.manifest import Manifest
-from outlast.storage import Store, split_url
-from outlast.tokenizer.manifest import read_tokenizer, write_tokenizer
+from outlast.errors import ObjectNotFound, RunError
+from outlast.storage import Store
 
 RUN_NAME = "run.json"
 TOKENIZER_FOLDER = "tokenizer"
@@ -52,39 +46,3 @@ def read_description(store: Store) -> dict[str, Any]:
             where=f"{store.url}/{RUN_NAME}",
             remedy="run the line that trains it again: it writes the description anew",
         ) from None
-
-
-def keep_description(store: Store, parts: RunParts) -> None:
-    """Write the recipe and the tokenizer into the run directory. Only the owner of the run comes here."""
-    if isinstance(parts, ImageParts):
-        described = describe_images(parts)
-    else:
-        assert isinstance(parts, Parts)
-        described = {"recipe": _describe_text(parts)}
-        _copy_tokenizer(parts.stream.manifest, parts.stream.store, store)
-    description = {"outlast": __version__, **described, "identity": parts.identity}
-    store.replace(RUN_NAME, [(json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode()])
-
-
-def _describe_text(parts: Parts) -> dict[str, Any]:
-    recipe = to_dict(parts.recipe)
-    # Whole, so that the run can be evaluated from any folder.
-    urls = [f"{source.store.url}/{split_url(source.url)[1]}" for source in parts.stream.sources]
-    if parts.recipe.stream.sources:
-        for fields, url in zip(recipe["stream"]["sources"], urls, strict=True):
-            fields["manifest"] = url
-    else:
-        recipe["stream"]["manifest"] = urls[0]
-    return recipe
-
-
-def _copy_tokenizer(manifest: Manifest, data: Store, run: Store) -> None:
-    tokenizer, files = read_tokenizer(data, manifest.tokenizer.path)
-    if tokenizer.fingerprint != manifest.tokenizer.fingerprint:
-        raise ShardError(
-            "The data set lies beside another tokenizer than the one it was made with.",
-            where=f"{data.url}/{manifest.tokenizer.path}",
-            expected=manifest.tokenizer.fingerprint,
-            remedy="restore the folder, or prepare the data again",
-        )
-    write_tokenizer(run, TOKENIZER_FOLDER, tokenizer, files)

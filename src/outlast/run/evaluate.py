@@ -5,6 +5,7 @@ every held-out example: ``training.evaluation_examples`` of the run's own recipe
 during training. As an override it counts here too.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,11 +22,12 @@ from outlast.run.images import ImageParts, warn_of_classes
 from outlast.run.parts import Parts, RunParts
 from outlast.storage import open_store
 from outlast.training.compilation_cache import use_compilation_cache
-from outlast.training.evaluate_sources import evaluate_sources
-from outlast.training.follow import follow
-from outlast.training.memory import explained_memory
+from outlast.training.evaluate import evaluate_sources
+from outlast.training.out_of_memory import explained_memory
 from outlast.training.state import TrainState, restore_tree
 from outlast.training.step import make_evaluation_step
+
+POLL_SECONDS = 5.0
 
 
 def evaluate_run(run_dir: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -125,3 +127,35 @@ def _check_classes(restored: Restored, parts: ImageParts, run_dir: str) -> None:
             remedy="name a data set of the model's own classes, or train on this one from the model: "
             f"--initialize-from {run_dir}",
         )
+
+
+def follow(
+    newest_step: Callable[[], int | None],
+    evaluate_newest: Callable[[], dict[str, Any]],
+    *,
+    total_steps: Callable[[], int],
+    timeout_seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[dict[str, Any]]:
+    """Yield the evaluation of each new checkpoint; those that come while one is evaluated are left out but
+    the newest. It always ends: with the run's last step, or when no new checkpoint came for a while.
+
+    Args:
+        newest_step: the newest committed step, None while there is none.
+        evaluate_newest: evaluates the newest checkpoint; the result names its ``step``.
+        total_steps: the last step of the run; asked after an evaluation.
+        timeout_seconds: how long to wait for a new checkpoint.
+    """
+    seen, deadline = -1, clock() + timeout_seconds
+    while clock() < deadline:
+        newest = newest_step()
+        if newest is None or newest <= seen:
+            sleep(POLL_SECONDS)
+            continue
+        result = evaluate_newest()
+        yield result
+        if result["step"] >= total_steps():
+            return
+        # The newest may be damaged and an older one evaluated: it is not tried again.
+        seen, deadline = max(newest, result["step"]), clock() + timeout_seconds

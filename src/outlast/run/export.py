@@ -5,7 +5,6 @@ In: the URL of a run directory; the data set may be gone. Out: the folder.
 
 from pathlib import Path
 
-from outlast import __version__
 from outlast.models.config import EncoderConfig
 from outlast.run.directory import (
     PARAMS_PREFIX,
@@ -17,6 +16,7 @@ from outlast.run.directory import (
 from outlast.run.images import export_images
 from outlast.storage import open_store
 from outlast.training.evaluations import read_evaluations
+from outlast.version import __version__
 
 
 def export_run(run_dir: str, out: Path) -> Path:

@@ -12,7 +12,7 @@ from outlast.run.images import HeldOutImages, ImageParts, open_held_out_images
 from outlast.run.parts import Parts, RunParts, config_of_phase
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
-from outlast.training.evaluate_sources import HeldOutSource
+from outlast.training.evaluate import HeldOutSource
 from outlast.training.phase_plan import phase_behind
 
 _SPLIT = "validation"

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 
 from outlast.checkpoint.restore import Restored
 from outlast.config import build, to_dict
+from outlast.images.manifest import check_num_classes
+from outlast.images.stream import ImageStream
 from outlast.logs import log
 from outlast.models.resnet_config import ResNetConfig, resolve_resnet
 from outlast.objectives.classify import ClassifyObjective
 from outlast.recipe import ImageRecipe, in_steps
 from outlast.run.parts import RunParts
-from outlast.shards.images.manifest import check_num_classes
 from outlast.storage import split_url
-from outlast.stream.images.loader import ImageStream
 from outlast.stream.sources import manifest_url
-from outlast.training.evaluate_sources import HeldOutSource
+from outlast.training.evaluate import HeldOutSource
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.phase_plan import Phase
 from outlast.training.phases import Phases

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast import __version__
 from outlast.checkpoint.attempts import claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.restore import list_keys
@@ -24,6 +23,7 @@ from outlast.logs import log
 from outlast.run.directory import RUN_NAME, TOKENIZER_FOLDER
 from outlast.storage import Store
 from outlast.training.identity import Identity
+from outlast.version import __version__
 
 RECIPE_NAME = "recipe.toml"
 

@@ -11,6 +11,7 @@ from outlast.config import to_dict
 from outlast.huggingface.image_processor import PREPROCESSOR_NAME, read_image_processor
 from outlast.huggingface.images import MODEL_TYPE, load_image_model, read_class_names
 from outlast.huggingface.load import CONFIG_NAME
+from outlast.images.config import ImagesConfig
 from outlast.logs import log
 from outlast.models.resnet_config import resnet_table
 from outlast.objectives.config import ClassifyConfig
@@ -18,7 +19,6 @@ from outlast.recipe import make_image_recipe
 from outlast.run.directory import PARAMS_PREFIX, STATE_PREFIX
 from outlast.run.import_directory import RECIPE_NAME, check_place, digests_of, toml_tables, write_import
 from outlast.storage import open_store
-from outlast.stream.images.config import ImagesConfig
 
 
 def import_image_model(folder: Path, out: str) -> str:

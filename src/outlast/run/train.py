@@ -16,7 +16,7 @@ from outlast.logs import ProgressLine, format_count, log
 from outlast.models.params import count
 from outlast.recipe import ImageRecipe, Recipe
 from outlast.run.assemble import assemble_run
-from outlast.run.directory import keep_description
+from outlast.run.description import keep_description
 from outlast.run.held_out import open_held_out
 from outlast.run.initialize import initialized_from
 from outlast.run.parts import RunParts
@@ -25,9 +25,9 @@ from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.identity import arithmetic, check_identity, describe_promise
 from outlast.training.loop import train
-from outlast.training.memory import explained_memory
 from outlast.training.metrics import MetricsFile, StepMeter
 from outlast.training.optimizer import find_too_short
+from outlast.training.out_of_memory import explained_memory
 from outlast.training.phase_plan import phase_behind
 from outlast.training.preemption import Notice
 from outlast.training.saves import Saves

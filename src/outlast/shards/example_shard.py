@@ -18,9 +18,9 @@ from outlast.errors import ShardError
 from outlast.shards.array_file import FileKind, make_head, parse_head
 from outlast.shards.manifest import ArrayName, ShardEntry, StaticExamples, TokenizerEntry
 from outlast.shards.read import Buffer
-from outlast.shards.spool import Spool
 from outlast.shards.token_format import SHARD_REMEDY, token_dtype
 from outlast.storage import Store
+from outlast.storage.spool import Spool
 
 FORMAT = "outlast-example-shard"
 _KIND = FileKind(FORMAT, "1", "shard", SHARD_REMEDY)

@@ -18,8 +18,8 @@ from outlast.shards.array_file import ArraySpan, FileKind, make_head, parse_head
 from outlast.shards.manifest import Manifest, PairSet, PairTableEntry
 from outlast.shards.pairs import NUM_SPECIAL_TOKENS, Pairs
 from outlast.shards.read import Buffer, map_file
-from outlast.shards.spool import Spool
 from outlast.storage import Store
+from outlast.storage.spool import Spool
 
 PASS_OFFSETS = "pass_offsets"
 _REMEDY = (

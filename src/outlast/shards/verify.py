@@ -1,17 +1,13 @@
-"""Checking and describing a prepared data set.
+"""Checking a prepared data set.
 
-In: the URL of a manifest. Out: every problem as a line that names its file, or a plain dict for a person.
-Nothing is changed.
+In: the URL of a manifest. Out: every problem as a line that names its file. Nothing is changed.
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
-from outlast.cleaning.report import read_report
 from outlast.errors import ObjectNotFound, ShardError
 from outlast.shards.example_shard import check_rows, count_token_types, read_examples
 from outlast.shards.manifest import (
@@ -68,70 +64,6 @@ def _verify_table(
         read_pair_table(content, table, identity=identity, shard_tokens=shard_tokens, where=table.name)
 
     return verify_file(folder, table, check)
-
-
-def describe_manifest(url: str) -> dict[str, Any]:
-    """Return what a data set holds: splits, tokenizer, provenance. Raises ShardError."""
-    manifest, _ = read_manifest(url)
-    splits: dict[str, Any] = {}
-    for name, entries in manifest.splits.items():
-        num_tokens = sum(entry.num_tokens for entry in entries)
-        text_bytes = _text_bytes(manifest, name)
-        splits[name] = {
-            "shards": len(entries),
-            "documents": sum(entry.num_documents for entry in entries),
-            "sentences": sum(e.num_sentences or 0 for e in entries) if manifest.has_sentences else None,
-            "words": sum(e.num_words or 0 for e in entries) if manifest.has_words else None,
-            **({} if manifest.examples is None else {"examples": sum(e.num_examples or 0 for e in entries)}),
-            "tokens": num_tokens,
-            "size_bytes": sum(entry.size_bytes for entry in entries),
-            "text_bytes": text_bytes,
-            "text_bytes_per_token": round(text_bytes / num_tokens, 3) if text_bytes and num_tokens else None,
-        }
-    pairs = [
-        {
-            "sequence_length": pair_set.sequence_length,
-            "num_passes": pair_set.num_passes,
-            "short_probability": pair_set.short_probability,
-            "seed": pair_set.seed,
-            "examples": {
-                split: sum(table.num_examples for table in tables)
-                for split, tables in pair_set.splits.items()
-            },
-            "random_share": round(pair_set.random_share, 4),
-            "size_bytes": sum(table.size_bytes for tables in pair_set.splits.values() for table in tables),
-        }
-        for pair_set in manifest.pairs or ()
-    ]
-    return {
-        "fingerprint": manifest.fingerprint,
-        "token_dtype": manifest.token_dtype,
-        "splits": splits,
-        "pairs": pairs,
-        **({} if manifest.examples is None else {"examples": asdict(manifest.examples)}),
-        "tokenizer": {
-            "path": manifest.tokenizer.path,
-            "fingerprint": manifest.tokenizer.fingerprint,
-            "vocab_size": manifest.tokenizer.vocab_size,
-            "special_ids": manifest.tokenizer.special_ids,
-        },
-        "provenance": manifest.provenance,
-    }
-
-
-def read_cleaning_report(url: str) -> dict[str, Any]:
-    """Return what cleaning dropped and changed in a data set. Raises ShardError, or CorpusError where there
-    is no report."""
-    return read_report(read_manifest(url)[1])
-
-
-def _text_bytes(manifest: Manifest, split: str) -> int | None:
-    """Return the bytes of text that the provenance tells of; nobody answers for what stands there."""
-    try:
-        found = manifest.provenance["counts"][split]["text_bytes"]
-    except (KeyError, TypeError, IndexError):
-        return None
-    return found if isinstance(found, int) else None
 
 
 def _verify_shard(store: Store, manifest: Manifest, entry: ShardEntry) -> list[str]:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from outlast.errors import ShardError
 from outlast.shards.manifest import ShardEntry
-from outlast.shards.spool import Spool
 from outlast.shards.token_format import MAX_TOKENS_WITH_SENTENCES, make_header, token_dtype
 from outlast.shards.word_bits import WordBits
 from outlast.storage import Store
+from outlast.storage.spool import Spool
 
 _ONE_WORD = np.ones(1, np.bool_)
 _TOGETHER = 2**16

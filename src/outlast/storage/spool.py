@@ -1,16 +1,23 @@
 """The content of an object that is too large for memory, collected in temporary files.
 
-In: open files. Out: a sequence of bytes for ``Store.create`` and ``Store.replace``, of which one slice at a
-time is in memory.
+In: open files, or bytes for each of a fixed number of arrays that grow side by side. Out: a sequence of bytes
+for ``Store.create`` and ``Store.replace``, of which one slice at a time is in memory; or an object that holds
+a header and the arrays one behind the other. The files of ``Spool`` have no name, so a killed process leaves
+nothing.
 """
 
 import errno
+import hashlib
 import os
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import IO, overload
 
 from outlast.errors import StorageError
 from outlast.storage.local import local_failure
+from outlast.storage.store import Store
 
 _CHUNK_BYTES = 8 * 2**20
 
@@ -52,6 +59,55 @@ class Spooled(Sequence[bytes]):
         file, begin = self._slices[range(len(self))[index] - 1]
         file.seek(begin)
         return file.read(_CHUNK_BYTES)
+
+
+class Spool:
+    """The arrays of one file in the making.
+
+    Args:
+        num_arrays: how many.
+        folder: where the temporary files lie; None for the system's folder.
+
+    Raises:
+        StorageError: they cannot be made.
+    """
+
+    def __init__(self, num_arrays: int, folder: Path | None) -> None:
+        self._stack = ExitStack()
+        try:
+            self._files = [
+                self._stack.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+                for _ in range(num_arrays)
+            ]
+        except OSError as error:
+            self._stack.close()
+            raise spool_failed(error) from error
+
+    def close(self) -> None:
+        """Let go of the temporary files."""
+        # On a full disk closing fails again; the failed write has been reported, and the file has no name.
+        with suppress(OSError):
+            self._stack.close()
+
+    def write(self, *contents: bytes | memoryview) -> None:
+        """Append to each array, the first ones where fewer are given. Raises StorageError."""
+        try:
+            for file, content in zip(self._files, contents, strict=False):
+                file.write(content)
+        except OSError as error:
+            raise spool_failed(error) from error
+
+    def put(self, store: Store, name: str, header: bytes) -> tuple[int, str]:
+        """Put the object in place, whole; return its size in bytes and its sha256.
+
+        An object of that name is replaced: the builder of a killed piece writes the same bytes again.
+        """
+        chunks = Spooled(header, self._files)
+        digest = hashlib.sha256()
+        for chunk in chunks:
+            digest.update(chunk)
+        store.replace(name, chunks)
+        return chunks.size_bytes, digest.hexdigest()
 
 
 def spool_failed(error: OSError) -> StorageError:

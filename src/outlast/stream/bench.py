@@ -1,6 +1,6 @@
 """How fast a data set can be streamed on this machine, and what limits it: the store, decoding or memory.
 
-In: the URL of a manifest, of text or of images. Out: rates of the whole stream and of each of its parts
+In: the ``[stream]`` table, and what opens it. Out: rates of the whole stream and of each of its parts
 alone, in examples per second, so that the smallest names the limit. Bounded in time; what was fetched is
 deleted unless a cache folder is named.
 """
@@ -9,24 +9,22 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from outlast.errors import StorageError
-from outlast.shards.images.manifest import is_image_set
+from outlast.shards.manifest import FileEntry
 from outlast.storage import Pause, Store
 from outlast.stream.blocks import Batch
-from outlast.stream.cancel import Cancellation, Cancelled
 from outlast.stream.config import StreamConfig
-from outlast.stream.images.loader import ImageStream
 from outlast.stream.loader import TokenStream
-from outlast.stream.ranges import InFlight, copy_in_order
-from outlast.stream.sources import manifest_url
+from outlast.stream.remote.cancel import Cancellation, Cancelled
+from outlast.stream.remote.ranges import InFlight, copy_in_order
 
 _LATENCY_REQUESTS = 7
 _NEAR = 1.25
@@ -73,27 +71,62 @@ class StreamRates:
         return asdict(self)
 
 
+class Measured(Protocol):
+    """A stream that can be measured: of text, or of what else has a manifest of shards."""
+
+    config: StreamConfig
+    store: Store
+    process_batch_size: int
+
+    @property
+    def manifest(self) -> "_Manifest": ...
+    @property
+    def num_examples(self) -> int: ...
+    def batch(self, step: int) -> Batch: ...
+    def batches_from(self, step: int) -> Generator[Batch]: ...
+
+
+class _Manifest(Protocol):
+    def shards(self, split: str) -> Sequence[FileEntry]: ...
+
+
+class Open(Protocol):
+    """Opens a stream."""
+
+    def __call__(self, config: Any, *, seed: int, split: str) -> Measured: ...
+
+
+Work = Literal["gathering", "decoding"]
+"""What making a batch from shards that are there consists of."""
+
+
 def measure_stream(
-    config: StreamConfig, *, seconds: float = 20.0, step_seconds: float = 0.0, split: str = "train"
+    config: StreamConfig,
+    *,
+    seconds: float = 20.0,
+    step_seconds: float = 0.0,
+    split: str = "train",
+    open_stream: Open = TokenStream,
+    work: Work = "gathering",
 ) -> StreamRates:
     """Measure a data set: the store alone, the whole stream, decoding alone and copying alone.
 
     Args:
-        config: the ``[stream]`` table; a data set of images is recognised by its manifest. Where it names no
-            cache folder, a temporary one is used, so that the store is read anew.
+        config: the ``[stream]`` table. Where it names no cache folder, a temporary one is used, so that the
+            store is read anew.
         seconds: for everything; a request that is under way is waited for besides.
         step_seconds: how long the consumer takes for a batch, for the waiting share.
         split: of the manifest.
+        open_stream: makes the stream of the table.
+        work: what its batches cost; decoding brings threads of its own.
 
     Raises:
         ConfigError, ShardError, StorageError: as the stream.
     """
-    is_images = is_image_set(manifest_url(config))
     part = seconds / 4
     place = nullcontext(config.cache_dir) if config.cache_dir else tempfile.TemporaryDirectory("-outlast")
     with place as folder:
-        config = replace(config, cache_dir=str(folder), packing="images" if is_images else config.packing)
-        stream = (ImageStream if is_images else TokenStream)(config, seed=0, split=split)
+        stream = open_stream(replace(config, cache_dir=str(folder)), seed=0, split=split)
         entries = stream.manifest.shards(split)
         names = [(entry.name, entry.size_bytes) for entry in entries]
         example_bytes = sum(size for _, size in names) / stream.num_examples
@@ -102,11 +135,12 @@ def measure_stream(
         rate, first, waiting = _measure_whole(stream, 2 * part, step_seconds)
         decode = copy = None
         if first is not None:
-            decode, batch = _measure_parts(stream, part / 2)
+            decode, batch = _measure_parts(stream, part / 2, work)
             copy = _repeat(lambda: [np.copy(array) for array in batch.values()], part / 2)
             copy *= stream.process_batch_size
     store = bytes_per_second / example_bytes
-    limit = _limit_of(store, decode, copy, is_images=is_images)
+    rates = {"store": store, work: decode, "memory": copy}
+    limit = min((alone, name) for name, alone in rates.items() if alone is not None)[1]
     return StreamRates(
         examples_per_second=rate,
         first_batch_seconds=first,
@@ -117,20 +151,11 @@ def measure_stream(
         decode_examples_per_second=decode,
         copy_examples_per_second=copy,
         limit=limit,
-        verdict=_verdict(limit, {"store": store, _work_name(is_images): decode, "memory": copy}),
+        verdict=_verdict(limit, rates),
     )
 
 
-def _work_name(is_images: bool) -> str:
-    return "decoding" if is_images else "gathering"
-
-
-def _limit_of(store: float, decode: float | None, copy: float | None, *, is_images: bool) -> str:
-    rates = {"store": store, _work_name(is_images): decode, "memory": copy}
-    return min((rate, name) for name, rate in rates.items() if rate is not None)[1]
-
-
-def _verdict(limit: str, rates: dict[str, float | None]) -> str:
+def _verdict(limit: str, rates: Mapping[str, float | None]) -> str:
     known = {name: rate for name, rate in rates.items() if rate is not None}
     others = ", ".join(f"{name} {rate:,.0f}" for name, rate in known.items() if name != limit)
     sentence = f"The limit is {limit}: {known[limit]:,.0f} examples/s alone"
@@ -193,7 +218,7 @@ def _around(names: list[tuple[str, int]]) -> Iterator[tuple[str, int]]:
 
 
 def _measure_whole(
-    stream: TokenStream | ImageStream, seconds: float, step_seconds: float
+    stream: Measured, seconds: float, step_seconds: float
 ) -> tuple[float, float | None, float]:
     """Return examples per second, the time to the first batch, and the waiting share."""
     found: list[tuple[float, float | None, float]] = []
@@ -232,10 +257,10 @@ def _measure_whole(
     return found[0] if found else (0.0, None, 1.0)
 
 
-def _measure_parts(stream: TokenStream | ImageStream, seconds: float) -> tuple[float, Batch]:
+def _measure_parts(stream: Measured, seconds: float, work: Work) -> tuple[float, Batch]:
     """Return examples per second of making batches from shards that are there, and one of the batches."""
     batch = stream.batch(0)
-    threads = 1 if isinstance(stream, ImageStream) else stream.config.reader_threads
+    threads = 1 if work == "decoding" else stream.config.reader_threads
     with ThreadPoolExecutor(threads) as pool:
         rates = pool.map(lambda _: _repeat(lambda: stream.batch(0), seconds), range(threads))
         return sum(rates) * stream.process_batch_size, batch

@@ -6,9 +6,6 @@ import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
 from outlast.config import table
-from outlast.stream.images.config import ImagesConfig
-
-_ONLY_FOR_TEXT = ("sources", "sequence_length", "special_tokens")
 
 
 @table
@@ -59,9 +56,6 @@ class StreamConfig:
     window_examples: PositiveInt | None = None
     """Examples that are shuffled together; derived from the manifest."""
 
-    images: ImagesConfig = ImagesConfig()
-    """Only with packing = "images": how large an example is and what of its picture it shows."""
-
     # Operation: free to change between attempts.
     prefetch_batches: PositiveInt = 4
     """Batches read ahead."""
@@ -81,16 +75,4 @@ class StreamConfig:
         for label in labels:
             if labels.count(label) > 1:
                 raise ValueError(f"{labels.count(label)} sources are called {label!r}; give each a name")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _refuse_what_does_not_belong(self) -> Self:
-        # What differs from its default has been set.
-        if self.packing != "images":
-            if self.images != StreamConfig.images:
-                raise ValueError('stream.images belongs to packing = "images"')
-            return self
-        for name in _ONLY_FOR_TEXT:
-            if getattr(self, name) != getattr(StreamConfig, name):
-                raise ValueError(f'stream.{name} belongs to text, and packing is "images": leave it out')
         return self

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ConfigError, ShardError
-from outlast.stream.ahead import Needs, ReadAhead
 from outlast.stream.blocks import Batch
-from outlast.stream.cancel import Cancellation, work_for
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import Shards, fetch_together
 from outlast.stream.memory import Empty, RecycledMemory
 from outlast.stream.mixture import Mixture
 from outlast.stream.order import Order, Placement, WindowKey, check_divides, default_lanes_and_window
+from outlast.stream.remote.ahead import Needs, ReadAhead
+from outlast.stream.remote.cancel import Cancellation, work_for
 
 _SIGNAL_SECONDS = 1.0
 

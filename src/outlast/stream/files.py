@@ -20,9 +20,9 @@ from outlast.errors import OutlastError, ShardError
 from outlast.shards.manifest import FileEntry
 from outlast.shards.token_format import SHARD_REMEDY
 from outlast.storage import Store
-from outlast.stream.cache import CachedShard, ShardCache, default_cache_folder, shared_cache
-from outlast.stream.cancel import Cancellation, current_cancellation, work_for
 from outlast.stream.config import StreamConfig
+from outlast.stream.remote.cache import CachedShard, ShardCache, default_cache_folder, shared_cache
+from outlast.stream.remote.cancel import Cancellation, current_cancellation, work_for
 
 T = TypeVar("T")
 

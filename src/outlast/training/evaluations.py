@@ -12,12 +12,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outlast.checkpoint.line import COMMITS, CommitKey, ignored_because, parse_commit_name
+from outlast.checkpoint.lineage import COMMITS, CommitKey, ignored_because, parse_commit_name
 from outlast.checkpoint.records import read_recorded
 from outlast.errors import ObjectNotFound, StorageError
 from outlast.logs import log
 from outlast.storage import Store
-from outlast.training.evaluate_sources import HeldOutSource, evaluate_sources
+from outlast.training.evaluate import HeldOutSource, evaluate_sources
 from outlast.training.state import TrainState
 from outlast.training.step import EvaluationStep
 

@@ -20,8 +20,8 @@ import jax
 from outlast.errors import RunError, StorageError
 from outlast.logs import ProgressLine, format_count, log
 from outlast.storage import Store
+from outlast.training.evaluate import Sums
 from outlast.training.step import Measured
-from outlast.training.sums import Sums
 
 T = TypeVar("T")
 

@@ -1,0 +1,225 @@
+r"""What XLA says of a training step on an accelerator that is not there: memory, FLOPs, whether it compiles.
+
+The step is the one that ``outlast train`` runs: forward, backward, clipping and AdamW, bfloat16 products,
+all rows on one chip. Nothing is run. TPU topologies are known to libtpu (the extra ``aot``), which needs no
+TPU for it. For a GPU (``cuda:h200``) the CUDA plugin compiles without one and without a driver (the extra
+``cuda``; the packages jax-cuda13-plugin and jax-cuda13-pjrt are enough), but tries no variants of a product
+out, as it does where the GPU is there. ``cuda`` alone only lowers, which needs neither.
+
+    python benchmarks/training/compile_step.py --architecture bigbird --rows 2 --length 4096 \
+        --topology v5e:2x2
+    python benchmarks/training/compile_step.py --architecture modernbert --rows 8 --length 1024 \
+        --topology v6e:2x2
+    python benchmarks/training/compile_step.py --length 512 --topology cuda:h200 \
+        --attention-kernel plain fused
+    python benchmarks/training/compile_step.py --architecture resnet --rows 256 --remat none \
+        --topology v5e:2x2
+
+The compiler counts the body of a loop once, and the layers of an encoder are a loop: beside its FLOPs stands
+the formula's count of the same (``step_formula.py``), then the formula's count of the whole step. A kernel
+of our own it may not count at all.
+"""
+
+import argparse
+import os
+import time
+from contextlib import nullcontext
+from itertools import product
+from typing import Any, NamedTuple
+
+# Before jax is imported: no TPU is asked for, the search for one does not wait for a network, and several
+# compilers may run side by side (libtpu lets one process in, for the sake of a device that is not there).
+os.environ.update(
+    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+    JAX_PLATFORMS="cpu",
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_WORKER_HOSTNAMES="localhost",
+    TPU_ACCELERATOR_TYPE="v5litepod-4",
+)
+
+import jax
+import jax.numpy as jnp
+from cuda_targets import GPUS, lowering_for, topology_of
+from jax.experimental import topologies
+from step_formula import Estimate, estimate_encoder, estimate_resnet
+
+from outlast.models.config import FAMILIES, ModelConfig, resolve_model
+from outlast.models.params import count
+from outlast.models.remat import Remat
+from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
+from outlast.objectives.classify import ClassifyObjective
+from outlast.objectives.config import ClassifyConfig, MlmConfig
+from outlast.objectives.loss import Objective
+from outlast.objectives.mlm import make_objective
+from outlast.training.config import OptimizerConfig
+from outlast.training.optimizer import decays, make_optimizer, make_schedule
+from outlast.training.state import initial_state
+from outlast.training.step import make_train_step
+
+SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+GIB = 2**30
+
+
+class Case(NamedTuple):
+    """What is compiled: an objective, how it is trained, the shapes of a batch, and the formula's figures."""
+
+    objective: Objective
+    optimizer: OptimizerConfig
+    batch: dict[str, jax.ShapeDtypeStruct]
+    estimate: Estimate
+
+
+def encoder_case(arguments: argparse.Namespace) -> Case:
+    encoder = resolve_model(
+        ModelConfig(
+            architecture=arguments.architecture,
+            preset=arguments.preset or "base",
+            num_layers=arguments.num_layers,
+            attention=arguments.attention,
+            max_positions=max(ModelConfig().max_positions, arguments.length),
+        ),
+        vocab_size=arguments.vocab_size,
+        special_ids=SPECIAL_IDS,
+        sequence_length=arguments.length,
+    )
+    config = MlmConfig(mask_probability=FAMILIES[encoder.architecture].mask_probability)
+    objective = make_objective(
+        encoder,
+        config,
+        special_ids=SPECIAL_IDS,
+        compute_dtype=jnp.dtype(arguments.compute_dtype),
+        remat=arguments.remat,
+        attention_kernel=arguments.attention_kernel,
+    )
+    shape = (arguments.rows, arguments.length)
+    batch = {
+        "input_ids": jax.ShapeDtypeStruct(shape, jnp.int32),
+        "attention_mask": jax.ShapeDtypeStruct(shape, jnp.int8),
+    }
+    estimate = estimate_encoder(
+        encoder,
+        rows=arguments.rows,
+        length=arguments.length,
+        predictions=config.num_predictions(arguments.length),
+        num_parameters=count(objective.param_table),
+        remat=arguments.remat,
+    )
+    return Case(objective, OptimizerConfig(), batch, estimate)
+
+
+def resnet_case(arguments: argparse.Namespace) -> Case:
+    model = resolve_resnet(ResNetModelConfig(preset=arguments.preset or "resnet50"), num_classes=1000)
+    objective = ClassifyObjective(
+        model=model,
+        config=ClassifyConfig(),
+        compute_dtype=jnp.dtype(arguments.compute_dtype),
+        remat=arguments.remat == "layer",
+    )
+    rows, size = arguments.rows, arguments.image_size
+    batch = {
+        "images": jax.ShapeDtypeStruct((rows, size, size, 3), jnp.uint8),
+        "labels": jax.ShapeDtypeStruct((rows,), jnp.int32),
+    }
+    estimate = estimate_resnet(model, rows=rows, image_size=size, remat=arguments.remat)
+    return Case(objective, OptimizerConfig(name="sgd"), batch, estimate)
+
+
+def trace_step(case: Case, device: Any) -> Any:
+    """Return the traced step on a device; state and batch are shapes."""
+    objective, config = case.objective, case.optimizer
+    schedule = make_schedule(config, 1000)
+    optimizer = make_optimizer(config, schedule, decays(objective.param_table))
+    step: Any = make_train_step(objective, optimizer, schedule, seed=0, num_microbatches=1)
+    state = jax.eval_shape(lambda: initial_state(objective.param_table, optimizer, 0, objective.state_table))
+    if device is None:
+        return step.trace(state, case.batch)
+    sharding = jax.sharding.SingleDeviceSharding(device)
+
+    def placed(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+    return step.trace(*jax.tree.map(placed, (state, case.batch)))
+
+
+def compile_for(case: Case, topology: str) -> str:
+    """Return what the compiler says of the step for one chip of a topology, or for this machine's CPU."""
+    options: dict[str, str | bool] = {}
+    context = nullcontext()
+    if topology == "cpu":
+        device = jax.devices("cpu")[0]
+    elif topology.startswith("cuda:"):
+        gpu = topology.removeprefix("cuda:")
+        device, context = topology_of(gpu).devices[0], lowering_for(gpu)
+        options["xla_gpu_autotune_level"] = "0"
+    else:
+        device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
+    start = time.perf_counter()
+    try:
+        traced = trace_step(case, device)
+        with context:
+            lowered = traced.lower()
+        compiled = lowered.compile(options)
+    except jax.errors.JaxRuntimeError as error:
+        return f"refused: {str(error).splitlines()[0]}"
+    memory, cost, formula = compiled.memory_analysis(), compiled.cost_analysis(), case.estimate
+    # The compiler for GPUs counts memory only.
+    counted = f"whole step {formula.flops:.3e} FLOPs by the formula, "
+    if cost is not None:
+        counted = (
+            f"{cost['flops']:.3e} FLOPs (formula {formula.flops_bodies_once:.3e}; "
+            f"whole step {formula.flops:.3e}), {cost['bytes accessed']:.3e} bytes, "
+        )
+    return (
+        f"temporaries {memory.temp_size_in_bytes / GIB:.2f} GiB (formula {formula.temporaries / GIB:.2f}), "
+        f"state and batch {memory.argument_size_in_bytes / GIB:.2f} GiB, "
+        f"{counted}"
+        f"compiled in {time.perf_counter() - start:.0f} s"
+    )
+
+
+def lower_for_cuda(case: Case) -> str:
+    """Return how large the step's program for a GPU is."""
+    traced = trace_step(case, None)
+    with lowering_for("h200"):
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    return f"lowered, {len(text) / 1024:.0f} KiB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--architecture", choices=["bert", "roberta", "bigbird", "modernbert", "resnet"], default="bert"
+    )
+    parser.add_argument("--preset", help="default: base; resnet50")
+    parser.add_argument("--num-layers", type=int)
+    parser.add_argument("--attention", choices=["full", "block_sparse"], help="bigbird's")
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--image-size", type=int, default=224, help="resnet's")
+    parser.add_argument("--vocab-size", type=int, default=32000)
+    parser.add_argument("--compute-dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--remat", nargs="+", default=["selective"], help="none, selective, layer")
+    parser.add_argument(
+        "--attention-kernel", nargs="+", default=["auto"], help="auto, plain, fused", metavar="KERNEL"
+    )
+    parser.add_argument(
+        "--topology",
+        nargs="+",
+        default=["v5e:2x2"],
+        help="such as v6e:2x2; cpu; cuda; " + ", ".join(f"cuda:{name}" for name in GPUS),
+    )
+    arguments = parser.parse_args()
+    policies: list[Remat] = arguments.remat
+    is_resnet = arguments.architecture == "resnet"
+    name = f"{arguments.architecture} {arguments.preset or ''} {arguments.rows}"
+    name += f" x {arguments.image_size if is_resnet else arguments.length}"
+    kinds = product(arguments.topology, policies, arguments.attention_kernel)
+    for topology, arguments.remat, arguments.attention_kernel in kinds:
+        case = resnet_case(arguments) if is_resnet else encoder_case(arguments)
+        said = lower_for_cuda(case) if topology == "cuda" else compile_for(case, topology)
+        kind = f"{arguments.compute_dtype} {arguments.remat} {arguments.attention_kernel}"
+        print(f"{topology} {name} {kind}: {said}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

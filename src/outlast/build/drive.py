@@ -1,0 +1,193 @@
+"""Working off the pieces of a job, with a line of progress for a person.
+
+In: a job and its pieces. Out: nothing but what the job writes; where each piece leaves a record, the records.
+A piece that fails is named at once; the others go on. One that a killed run had finished is not built again.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from outlast.build.plan import R, delete_leftovers, finished_pieces, read_record_as, withdraw_plan
+from outlast.build.processes import Job, P, Progress, build_pieces, first_failure
+from outlast.errors import OutlastError
+from outlast.logs import ProgressLine, format_count, format_seconds, log
+from outlast.storage import Store
+
+Counts = tuple[int, int, int]
+"""What a job counts: documents, text bytes and tokens, or what else ``Gauge.describe`` makes of them."""
+
+
+class Run(Protocol):
+    """Has pieces built somewhere; returns the errors by the number of the piece (``build_pieces``)."""
+
+    def __call__(
+        self,
+        job: Job[P],
+        pieces: Sequence[P],
+        *,
+        on_tick: Callable[[Progress], None],
+        on_failure: Callable[[P, OutlastError], None],
+    ) -> dict[int, OutlastError]: ...
+
+
+@dataclass(frozen=True)
+class InProcesses:
+    """Has pieces built by so many processes of this machine; None: one for each core."""
+
+    num_processes: int | None
+
+    def __call__(
+        self,
+        job: Job[P],
+        pieces: Sequence[P],
+        *,
+        on_tick: Callable[[Progress], None],
+        on_failure: Callable[[P, OutlastError], None],
+    ) -> dict[int, OutlastError]:
+        most = self.num_processes or len(os.sched_getaffinity(0))
+        return build_pieces(job, pieces, min(most, len(pieces)), on_tick=on_tick, on_failure=on_failure)
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """What the line of progress shows of a job.
+
+    Attributes:
+        what: the line's name.
+        total: when all is done.
+        done: of the counts of each piece so far and the indices of the finished ones.
+        describe: the counts of all pieces and the seconds since the beginning, for a person.
+        has_summary: whether they stand in a line of their own at the end.
+    """
+
+    what: str
+    total: int
+    done: Callable[[Sequence[Counts], set[int]], int]
+    describe: Callable[[Counts, float], str]
+    has_summary: bool = False
+
+
+def drive(
+    job: Job[P],
+    pieces: Sequence[P],
+    run: Run,
+    gauge: Gauge,
+    *,
+    name: Callable[[P], str] = lambda piece: f"piece {piece.piece}",
+    noun: str = "piece",
+) -> None:
+    """Do a job for each of the pieces.
+
+    Args:
+        name: of a piece that failed, for the log.
+        noun: what a piece is called in the error.
+
+    Raises:
+        OutlastError: the error of the first piece that failed, once all others are finished.
+    """
+    if not pieces:
+        return
+    began = time.monotonic()
+    last: list[str] = []
+
+    def on_failure(piece: P, error: OutlastError) -> None:
+        log.error("%s failed: %s", name(piece), error)
+
+    with ProgressLine(gauge.what, gauge.total) as line:
+
+        def describe(counted: Sequence[Counts]) -> str:
+            documents, text_bytes, tokens = (sum(numbers) for numbers in zip(*counted, strict=True))
+            return gauge.describe((documents, text_bytes, tokens), time.monotonic() - began)
+
+        def on_tick(progress: Progress) -> None:
+            # Adding up costs more than a small batch.
+            if line.is_due():
+                counted = [progress.counted(index) for index in range(len(pieces))]
+                line.update(gauge.done(counted, progress.finished), describe(counted))
+            if gauge.has_summary and len(progress.finished) == len(pieces):
+                last[:] = [describe([progress.counted(index) for index in range(len(pieces))])]
+
+        failures = run(job, pieces, on_tick=on_tick, on_failure=on_failure)
+    if gauge.has_summary:
+        seconds = format_seconds(time.monotonic() - began)
+        log.info("%s: %s", gauge.what, f"{last[0]} in {seconds}" if last else "nothing")
+    if failures:
+        raise first_failure(failures, len(pieces), noun)
+
+
+def drive_missing(
+    what: str,
+    job: Job[P],
+    pieces: Sequence[P],
+    store: Store,
+    num_processes: int | None,
+    *,
+    record_type: type[R],
+    counted: tuple[str, str, str] = ("records", "B", "tokens"),
+    more_folders: Sequence[str] = (),
+) -> list[R]:
+    """Build the pieces that are not finished yet; return the records of all.
+
+    Where no piece could be built the plan is withdrawn.
+
+    Args:
+        what: for the line of progress.
+        store: of the result.
+        num_processes: at most so many; None: one for each core.
+        record_type: the dataclass that a finished piece leaves.
+        counted: what the pieces count, for the line of progress; "" for nothing.
+        more_folders: that this build writes to, as prefixes that end with a slash.
+
+    Raises:
+        OutlastError: what went wrong with the first piece that failed.
+    """
+    finished = finished_pieces(store)
+    missing = [piece for piece in pieces if piece.piece not in finished]
+    try:
+        drive(job, missing, InProcesses(num_processes), by_number(what, len(missing), counted))
+    except OutlastError:
+        withdraw_plan(store, more_folders)
+        raise
+    delete_leftovers(store, more_folders)
+    return [read_record_as(record_type, store, piece.piece) for piece in pieces]
+
+
+def by_size(what: str, sizes: Sequence[int]) -> Gauge:
+    """Return the gauge of pieces of text of these sizes in bytes."""
+
+    def done(counted: Sequence[Counts], finished: set[int]) -> int:
+        return sum(
+            size if index in finished else min(counted[index][1], size) for index, size in enumerate(sizes)
+        )
+
+    return Gauge(what, sum(sizes), done, describe_progress, has_summary=True)
+
+
+def by_number(what: str, num_pieces: int, names: tuple[str, str, str]) -> Gauge:
+    """Return the gauge of so many pieces; ``names`` are of what they count, "" for nothing."""
+
+    def describe(totals: Counts, seconds: float) -> str:
+        # "12k records, 3.1MB": a unit of one letter stands at its number.
+        shown = [
+            format_count(total) + (name if len(name) == 1 else f" {name}")
+            for total, name in zip(totals, names, strict=True)
+            if name
+        ]
+        return ", ".join([*shown, f"{format_count(totals[0] / max(seconds, 1e-9))} {names[0]}/s"])
+
+    return Gauge(what, num_pieces, lambda _, finished: len(finished), describe)
+
+
+def describe_progress(counts: Counts, seconds: float) -> str:
+    """Return documents, bytes, tokens and the rates for a person; without tokens where there are none."""
+    documents, text_bytes, tokens = counts
+    seconds = max(seconds, 1e-9)
+    amounts = [f"{format_count(documents)} documents", f"{format_count(text_bytes)}B"]
+    rates = [f"{format_count(text_bytes / seconds)}B/s"]
+    if tokens:
+        amounts.append(f"{format_count(tokens)} tokens")
+        rates.append(f"{format_count(tokens / seconds)} tokens/s")
+    return ", ".join(amounts + rates)

@@ -1,0 +1,178 @@
+"""What a build has agreed on and what it has finished, so that a killed one goes on where it stopped.
+
+In: the identity of a build (what it reads and how it is configured) and the record of each finished piece.
+Out: ``plan.json`` and ``done/<piece>.json``. Both are functions of the identity alone: whoever writes them,
+however often it was killed, writes the same bytes (docs/design/building_shards.md).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Protocol, TypeVar, cast
+
+import pydantic
+
+from outlast.errors import ObjectExists, ObjectNotFound, ShardError, StorageError
+from outlast.storage import Store
+
+PLAN_NAME = "plan.json"
+_PLAN_FORMAT = "outlast-plan"
+_RECORD_FORMAT = "outlast-piece"
+_RECORD_FOLDER = "done/"
+_FOLDERS = ("", _RECORD_FOLDER)
+_VERSION = 1
+_MAX_DIFFERENCES = 5
+
+
+def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
+    """Write the plan if there is none yet, else check that it is the same; return the versions it was begun
+    with.
+
+    Raises:
+        ShardError: the folder belongs to a build of another corpus or configuration; both values are listed.
+    """
+    document = {"format": _PLAN_FORMAT, "version": _VERSION, "versions": versions, "identity": identity}
+    content = _json(document)
+    try:
+        found = store.read(PLAN_NAME)
+    except ObjectNotFound:
+        try:
+            store.create_or_confirm(PLAN_NAME, [content])
+            found = content
+        except ObjectExists:
+            found = store.read(PLAN_NAME)  # another task was faster
+    where = f"{store.url}/{PLAN_NAME}"
+    plan = _parse(found, _PLAN_FORMAT, where)
+    differences = _differences(plan.get("identity"), json.loads(content)["identity"])
+    if differences:
+        shown = differences[:_MAX_DIFFERENCES]
+        more = len(differences) - len(shown)
+        raise ShardError(
+            "The folder belongs to a build of another corpus or configuration:\n"
+            + "\n".join(f"    {line}" for line in shown)
+            + (f"\n    and {more} more" if more else ""),
+            where=where,
+            remedy="choose another --out, or delete the folder",
+        )
+    agreed = plan.get("versions")
+    if not isinstance(agreed, dict):
+        raise ShardError(
+            "The plan names no versions.", where=where, remedy="delete it and give the same line again"
+        )
+    return cast(dict[str, str], agreed)
+
+
+def withdraw_plan(store: Store, more_folders: Sequence[str] = ()) -> None:
+    """Delete the plan of a build that failed and has made nothing, so that the folder is free for a corrected
+    one: most such errors are ended by another configuration.
+
+    Args:
+        more_folders: where this build makes what is worth keeping, as prefixes that end with a slash.
+    """
+    with suppress(StorageError):  # the error that ended the build matters more
+        if not any(store.list(folder) for folder in (*more_folders, _RECORD_FOLDER)):
+            store.delete(PLAN_NAME)
+
+
+class Record(Protocol):
+    """A dataclass that says what became of a piece."""
+
+    @property
+    def piece(self) -> int: ...
+
+
+R = TypeVar("R")
+
+
+def write_record(store: Store, record: Record) -> None:
+    """Mark a piece as finished. Only after its shards are in place."""
+    document = {"format": _RECORD_FORMAT, "version": _VERSION, **asdict(cast(Any, record))}
+    store.replace(_record_name(record.piece), [_json(document)])
+
+
+def withdraw_record(store: Store, piece: int) -> None:
+    """Mark a piece as not finished any more: the next run builds it again."""
+    store.delete(_record_name(piece))
+
+
+def finished_pieces(store: Store) -> set[int]:
+    """Return the numbers of the pieces that are marked as finished."""
+    records = store.list(_RECORD_FOLDER)
+    names = [info.name.removeprefix(_RECORD_FOLDER).removesuffix(".json") for info in records]
+    return {int(name) for name in names if name.isdigit()}
+
+
+def delete_leftovers(store: Store, more_folders: Sequence[str] = ()) -> None:
+    """Delete the unfinished files that killed writers left in the folders that a build writes to.
+
+    No other folder is looked into: beside the result there may be a run that somebody trains.
+
+    Args:
+        more_folders: that this build writes to, as prefixes that end with a slash.
+    """
+    for folder in (*_FOLDERS, *more_folders):
+        for leftover in store.list_leftovers(folder, recursive=False):
+            store.delete(leftover)
+
+
+def read_record_as(cls: type[R], store: Store, piece: int) -> R:
+    """Read the record of a finished piece as a dataclass. Raises ShardError where it is damaged."""
+    name = _record_name(piece)
+    where = f"{store.url}/{name}"
+    fields = _parse(store.read(name), _RECORD_FORMAT, where)
+    try:
+        return pydantic.TypeAdapter(cls).validate_python(
+            {key: value for key, value in fields.items() if key not in ("format", "version")}
+        )
+    except pydantic.ValidationError as error:
+        raise ShardError(
+            f"The record is damaged: {error.errors()[0]['msg']}",
+            where=where,
+            remedy="delete it and give the same line again",
+        ) from None
+
+
+def _record_name(piece: int) -> str:
+    return f"{_RECORD_FOLDER}{piece:05d}.json"
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _parse(content: bytes, kind: str, where: str) -> dict[str, Any]:
+    try:
+        document: Any = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ShardError(
+            f"The file is not JSON: {error}", where=where, remedy="delete it and give the same line again"
+        ) from None
+    fields = cast(dict[str, Any], document) if isinstance(document, dict) else {}
+    if (fields.get("format"), fields.get("version")) != (kind, _VERSION):
+        raise ShardError(
+            "The file is of another kind or version.",
+            where=where,
+            expected=f'"format": "{kind}", "version": {_VERSION}',
+            remedy="prepare into another folder",
+        )
+    return fields
+
+
+def _differences(there: Any, here: Any, key: str = "") -> list[str]:
+    """List where two plain values differ, one line for each key, with both values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        old, new = cast(dict[str, Any], there), cast(dict[str, Any], here)
+        lines: list[str] = []
+        for name in [*old, *(name for name in new if name not in old)]:
+            path = f"{key}.{name}" if key else name
+            if name not in old or name not in new:
+                lines.append(f"{path}: {_show(old.get(name))} there, {_show(new.get(name))} now")
+            else:
+                lines += _differences(old[name], new[name], path)
+        return lines
+    return [] if there == here else [f"{key}: {_show(there)} there, {_show(here)} now"]
+
+
+def _show(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)[:200]

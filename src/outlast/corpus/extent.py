@@ -1,0 +1,65 @@
+"""What a file of the corpus is, a stretch of it, and the stretches that make a piece.
+
+In and out: plain values, sent to the processes that read them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFile:
+    """A file of the corpus.
+
+    Attributes:
+        name: relative to what the recipe names; with size and digest the file's identity.
+        path: where it lies now.
+        size_bytes: on disk.
+        digest: of the size and of 16 blocks of 4 KiB spread over the file (all of a file up to 64 KiB).
+        encoding: of text and jsonl; empty for tables.
+        unit_bytes: the file is a sequence of units that are read whole: (size_bytes,) for a file that is read
+            only from its start, the sizes of the row groups of a Parquet file, one byte each where empty.
+        num_units: how many.
+    """
+
+    name: str
+    path: str
+    size_bytes: int
+    digest: str
+    encoding: str
+    num_units: int
+    unit_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """A stretch of a file: units ``start`` to ``end`` (bytes, row groups or rows; 0 to 1 for a whole
+    file).
+    """
+
+    file: CorpusFile
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk, for rows an estimate."""
+        if self.file.unit_bytes:
+            return sum(self.file.unit_bytes[self.start : self.end])
+        return self.file.size_bytes * (self.end - self.start) // max(self.file.num_units, 1)
+
+
+Piece = tuple[Extent, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceJob:
+    """One piece: its extents of the corpus, and of the held-out corpus where that lies apart."""
+
+    piece: int
+    extents: Piece
+    held_out: Piece
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk."""
+        return sum(extent.size_bytes for extent in (*self.extents, *self.held_out))

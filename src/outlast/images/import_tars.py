@@ -1,0 +1,256 @@
+"""Existing tars become a data set: each is checked, indexed and, where it lies elsewhere, copied.
+
+In: tars as WebDataset's writers or plain tar make them, by path or URL, in brace notation. Out: a manifest
+and an index for each tar. No image is decoded and none is encoded anew. A tar that lies in the output folder
+stays where it is; any other is copied there as it is, byte for byte. A killed import goes on with the tars
+that are missing.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pydantic
+
+from outlast.build.drive import drive_missing
+from outlast.build.plan import PLAN_NAME, agree_on_plan, write_record
+from outlast.build.processes import Count
+from outlast.errors import ConfigError, ObjectNotFound, ShardError, StorageError
+from outlast.images.braces import expand_braces
+from outlast.images.index import index_name, write_index
+from outlast.images.manifest import ImageShardEntry, write_image_manifest
+from outlast.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
+from outlast.images.records import FieldRules, Tally, read_examples
+from outlast.images.tar import read_members
+from outlast.logs import format_count, log
+from outlast.shards.manifest import MANIFEST_NAME, Name
+from outlast.storage import Store, open_store, split_url
+from outlast.storage.spool import Spooled, spool_failed
+from outlast.version import __version__
+
+_NAME = pydantic.TypeAdapter(Name)
+_RANGE_BYTES = 8 * 2**20
+_SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarPiece:
+    """One tar."""
+
+    piece: int
+    split: str
+    url: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarJob:
+    """What all tars have in common."""
+
+    rules: FieldRules
+    out: str
+
+    def open(self) -> "TarImporter":
+        """Return what indexes tars in a process."""
+        return TarImporter(self)
+
+
+def import_tars(
+    tars: Mapping[str, Sequence[str]],
+    out: str,
+    rules: FieldRules,
+    *,
+    num_processes: int | None = None,
+) -> str:
+    """Make a data set of tars, or go on with what a killed import has left.
+
+    Args:
+        tars: paths or URLs of the tars of each split (train, validation, test), in order, in brace notation
+            (``train-{000000..000639}.tar``).
+        out: folder or URL for indexes and manifest, and for the tars that lie elsewhere.
+        num_processes: that read tars side by side; None: one for each core. A script that calls this with
+            more than one needs ``if __name__ == "__main__":``.
+
+    Returns:
+        the URL of the manifest.
+
+    Raises:
+        ConfigError: no tar is named, or two have the same name.
+        ShardError: a tar that is missing, damaged or holds what no data set may; a folder that belongs to
+            another import.
+        StorageError: the data set cannot be written.
+    """
+    pieces = _plan(tars)
+    store = open_store(out)
+    identity = {
+        "rules": asdict(rules),
+        "tars": [[piece.split, split_url(piece.url)[1], piece.size_bytes] for piece in pieces],
+    }
+    versions = agree_on_plan(store, identity, {"outlast": __version__})
+    url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
+    if store.exists(MANIFEST_NAME):
+        log.info("complete already: %s", url)
+        return url
+    log.info("%d tars, %sB", len(pieces), format_count(sum(piece.size_bytes for piece in pieces)))
+    job = TarJob(rules=rules, out=out)
+    records = drive_missing(
+        "import",
+        job,
+        pieces,
+        store,
+        num_processes,
+        record_type=ImageRecord,
+        counted=("images", "B", ""),
+    )
+    refuse_stray_labels(store, records, None)
+    for name in ("ignored_files", "bad_examples"):
+        if count := sum(getattr(record, name) for record in records):
+            log.warning("%d %s were left out", count, name.replace("_", " "))
+    provenance = {"tars": identity, "versions": versions}
+    write_image_manifest(store, make_image_manifest(records, None, provenance))
+    return url
+
+
+def _plan(tars: Mapping[str, Sequence[str]]) -> list[TarPiece]:
+    urls = [(split, url) for split in _SPLITS for text in tars.get(split, ()) for url in expand_braces(text)]
+    if not urls:
+        raise ConfigError("No tar is named.", expected="outlast shards import TAR... --out DIR")
+    taken: dict[str, str] = {}
+    pieces: list[TarPiece] = []
+    for number, (split, url) in enumerate(urls):
+        folder, name = split_url(url)
+        _check_name(name, url)
+        _take_names(name, url, taken)
+        try:
+            size_bytes = open_store(folder).size_bytes(name)
+        except ObjectNotFound:
+            raise ShardError("There is no such tar.", where=url, remedy="check the path") from None
+        pieces.append(TarPiece(piece=number, split=split, url=url, size_bytes=size_bytes))
+    return pieces
+
+
+def _take_names(name: str, url: str, taken: dict[str, str]) -> None:
+    """Add the names of a tar and its index to those that are taken. Raises ConfigError where one is."""
+    if name in taken:
+        raise ConfigError(
+            f"Two tars have the name {name!r}; the second is {url}.",
+            where=taken[name],
+            remedy="rename one of them: all lie in one folder in the end",
+        )
+    for own in (name, index_name(name)):
+        if own in taken or own in (MANIFEST_NAME, PLAN_NAME):
+            raise ConfigError(
+                f"The tar and its index would be {name!r} and {index_name(name)!r}, but {own!r} is taken.",
+                where=url,
+                expected=f"names besides those of {taken.get(own, 'the data set itself')}",
+                remedy="rename the tar: all lie in one folder in the end",
+            )
+        taken[own] = url
+
+
+def _check_name(name: str, url: str) -> None:
+    try:
+        _NAME.validate_python(name)
+    except pydantic.ValidationError:
+        raise ConfigError(
+            f"A shard cannot be called {name!r:.200}.",
+            where=url,
+            expected="letters, digits, dots, hyphens and underscores",
+            remedy="rename the tar",
+        ) from None
+
+
+class TarImporter:
+    """Indexes tars, one after another."""
+
+    def __init__(self, job: TarJob) -> None:
+        self.job = job
+        self.store = open_store(job.out)
+
+    def build(self, piece: TarPiece, count: Count) -> ImageRecord:
+        """Copy a tar where it lies elsewhere; write its index and its record.
+
+        Raises:
+            ShardError: a tar that cannot be read, with the byte at which it cannot.
+            StorageError: what is to be written cannot be.
+        """
+        folder, name = split_url(piece.url)
+        source = open_store(folder)
+        tally = Tally()
+        spool_folder = self.store.local_path(".")
+        with opened_tar(source, name, piece.size_bytes, url=piece.url, spool_folder=spool_folder) as file:
+            where = piece.url
+            members = read_members(file, where=where)
+            examples = list(read_examples(file, members, self.job.rules, tally, where=where))
+            content = Spooled(b"", [file])
+            digest = hashlib.sha256()
+            for chunk in content:
+                digest.update(chunk)
+            sha256 = digest.hexdigest()
+            count(len(examples), piece.size_bytes, 0)
+            shard = None
+            if examples:
+                if source.url != self.store.url:
+                    self.store.replace(name, content)
+                shard = ImageShardEntry(
+                    name=name,
+                    size_bytes=piece.size_bytes,
+                    sha256=sha256,
+                    num_examples=len(examples),
+                    index=write_index(self.store, index_name(name), examples, tar_sha256=sha256),
+                )
+        largest = max(examples, key=lambda example: example.label, default=None)
+        record = ImageRecord(
+            piece=piece.piece,
+            split=piece.split,
+            shard=shard,
+            most_label=largest.label if largest else -1,
+            most_label_place=f"{name}, byte {largest.offset}, {largest.key!r:.200}" if largest else "",
+            image_bytes=sum(example.size_bytes for example in examples),
+            ignored_files=tally.ignored_files,
+            bad_examples=tally.bad_examples,
+        )
+        write_record(self.store, record)
+        return record
+
+
+@contextmanager
+def opened_tar(
+    store: Store, name: str, size_bytes: int, *, url: str, spool_folder: Path | None
+) -> Generator[BinaryIO]:
+    """Open a local tar where it lies, a remote one as a nameless local copy in a folder.
+
+    Raises:
+        ShardError: it has another size than it had when the build began.
+        StorageError: it cannot be read.
+    """
+    path = store.local_path(name)
+    try:
+        if path is not None:
+            with path.open("rb") as file:
+                if file.seek(0, 2) != size_bytes:
+                    raise ShardError(
+                        "The tar has changed since the build began.",
+                        where=url,
+                        expected=f"{size_bytes} bytes",
+                        remedy="import it when nobody writes to it",
+                    )
+                yield file
+            return
+        if spool_folder is not None:
+            spool_folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=spool_folder) as copy:
+            for start in range(0, size_bytes, _RANGE_BYTES):
+                length = min(_RANGE_BYTES, size_bytes - start)
+                copy.write(
+                    store.retry(lambda start=start, length=length: store.read_range(name, start, length))
+                )
+            yield copy
+    except OSError as error:
+        if path is not None:
+            raise StorageError(f"The tar cannot be read: {error.strerror}.", where=str(path)) from error
+        raise spool_failed(error) from error

@@ -1,0 +1,110 @@
+"""What became of a piece of a build of images, and how the pieces become a manifest.
+
+In: the record of each finished piece. Out: the manifest, a function of the sources and the configuration
+alone (docs/design/building_shards.md).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.build.plan import withdraw_record
+from outlast.errors import ShardError
+from outlast.images.manifest import (
+    LABEL_BOUND,
+    ImageManifest,
+    ImageShardEntry,
+    explain_stray_label,
+)
+from outlast.storage import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """What became of a piece.
+
+    Attributes:
+        piece: its number.
+        split: that it belongs to.
+        shard: its tar; None where nothing of it became an example.
+        most_label: the largest label, -1 without examples.
+        most_label_place: file and place where it stands, without the folder, so that a record says the same
+            wherever the sources lie; "" where labels have been checked before.
+        image_bytes: of all images.
+        ignored_files, bad_examples: what became no example.
+    """
+
+    piece: int
+    split: str
+    shard: ImageShardEntry | None
+    most_label: int
+    image_bytes: int
+    ignored_files: int = 0
+    bad_examples: int = 0
+    most_label_place: str = ""
+
+
+def refuse_stray_labels(
+    store: Store, records: Sequence[ImageRecord], classes: tuple[str, ...] | None
+) -> None:
+    """Check the labels of all pieces before they become a manifest.
+
+    A piece with a label that can only be a mistake counts as not built any more: when its source has been
+    repaired, the same line builds it again and goes on.
+
+    Raises:
+        ShardError: such a label, with its place.
+    """
+    if classes is not None:
+        return
+    num_examples = sum(record.shard.num_examples for record in records if record.shard is not None)
+    found = [(record, explain_stray_label(record.most_label, num_examples)) for record in records]
+    stray = [(record, problem) for record, problem in found if problem]
+    for record, _ in stray:
+        withdraw_record(store, record.piece)
+    if stray:
+        record, problem = stray[0]
+        raise ShardError(
+            problem,
+            where=f"{record.most_label_place}, of the split {record.split}",
+            expected=LABEL_BOUND,
+            remedy="correct the label and give the same line again",
+        )
+
+
+def make_image_manifest(
+    records: Sequence[ImageRecord], classes: tuple[str, ...] | None, provenance: Mapping[str, Any]
+) -> ImageManifest:
+    """Put the records of all pieces together, in the order of the pieces.
+
+    Raises:
+        ShardError: no example at all; a label without a name where the classes have names.
+    """
+    splits: dict[str, tuple[ImageShardEntry, ...]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    for split in dict.fromkeys(record.split for record in records):
+        of_split = [record for record in records if record.split == split]
+        entries = tuple(record.shard for record in of_split if record.shard is not None)
+        if entries:
+            splits[split] = entries
+        counts[split] = {
+            "images": sum(entry.num_examples for entry in entries),
+            "image_bytes": sum(record.image_bytes for record in of_split),
+            "ignored_files": sum(record.ignored_files for record in of_split),
+            "bad_examples": sum(record.bad_examples for record in of_split),
+        }
+    if not splits:
+        raise ShardError(
+            "The sources hold no example.",
+            expected="images with a label each",
+            remedy="docs/formats/image_shard.md says what makes an example",
+        )
+    num_classes = 1 + max(record.most_label for record in records)
+    if classes is not None and num_classes > len(classes):
+        raise ShardError(f"The label {num_classes - 1} has no name; there are {len(classes)} classes.")
+    return ImageManifest(
+        num_classes=num_classes if classes is None else len(classes),
+        classes=classes,
+        splits=splits,
+        provenance={**provenance, "counts": counts},
+    )

@@ -1,0 +1,223 @@
+"""A data set of images becomes one that is read faster: the same examples in the same order, stored anew.
+
+In: the manifest of a data set of images and a way to store an image. Out: a data set with tars of the same
+names, examples, keys and labels. An image that cannot be stored in that way stays as it is, byte for byte,
+and is counted: its number, and with it the place of every other one in the order, does not change. A killed
+run goes on with the tars that are missing.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO, Protocol
+
+from outlast.build.drive import drive_missing
+from outlast.build.plan import agree_on_plan, write_record
+from outlast.build.processes import Count
+from outlast.errors import ConfigError, ShardError
+from outlast.images.import_tars import opened_tar
+from outlast.images.index import INDEX_REMEDY, ImageIndex, read_index
+from outlast.images.manifest import ImageShardEntry, read_image_manifest, write_image_manifest
+from outlast.images.record import ImageRecord, make_image_manifest
+from outlast.images.records import split_name
+from outlast.images.tar import read_members
+from outlast.images.tar_writer import ImageShardWriter
+from outlast.logs import format_count, log
+from outlast.shards.manifest import MANIFEST_NAME
+from outlast.storage import Store, open_store
+from outlast.storage.spool import Spooled
+from outlast.version import __version__
+
+
+class ImageStore(Protocol):
+    """A way to store an image: a frozen dataclass, whose fields are part of the plan."""
+
+    @property
+    def field(self) -> str | None:
+        """The field of a converted image; None: as it was."""
+        ...
+
+    def versions(self) -> dict[str, str]: ...
+
+    def convert(self, content: bytes) -> bytes | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepackPiece:
+    """One tar."""
+
+    piece: int
+    split: str
+    source: str
+    entry: ImageShardEntry
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepackJob:
+    """What all tars have in common."""
+
+    image_store: Any
+    out: str
+
+    def open(self) -> "Repacker":
+        """Return what stores tars anew in a process."""
+        return Repacker(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepackRecord(ImageRecord):
+    """``unchanged``: images that stay as they were."""
+
+    unchanged: int
+
+
+def repack_images(
+    manifest: str, out: str, kind: str, image_store: ImageStore, *, num_processes: int | None = None
+) -> str:
+    """Store a data set of images anew, or go on with what a killed run has left.
+
+    Args:
+        manifest: URL of the data set's manifest.
+        out: folder or URL for tars, indexes and manifest; not that of the data set.
+        kind: the name of the store.
+        image_store: how an image is stored.
+        num_processes: that store tars side by side; None: one for each core. A script that calls this with
+            more than one needs ``if __name__ == "__main__":``.
+
+    Returns:
+        the URL of the new manifest.
+
+    Raises:
+        ConfigError: the folder of the data set itself; a program that is missing.
+        ShardError: a data set that is missing or damaged; a folder that belongs to another build.
+        StorageError: the data set cannot be written.
+    """
+    source, source_store = read_image_manifest(manifest)
+    store = open_store(out)
+    if store.url == source_store.url:
+        raise ConfigError(
+            "The data set would be stored over itself.", where="--out", remedy="choose another folder"
+        )
+    identity = {"source": source.fingerprint, "store": kind, **asdict(image_store)}  # pyright: ignore
+    versions = agree_on_plan(store, identity, {"outlast": __version__, **image_store.versions()})
+    url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
+    if store.exists(MANIFEST_NAME):
+        log.info("complete already: %s", url)
+        return url
+    entries = [(split, entry) for split, entries in source.splits.items() for entry in entries]
+    pieces = [
+        RepackPiece(piece=number, split=split, source=source_store.url, entry=entry)
+        for number, (split, entry) in enumerate(entries)
+    ]
+    log.info("%d tars, %sB", len(pieces), format_count(sum(entry.size_bytes for _, entry in entries)))
+    records = drive_missing(
+        "repack",
+        RepackJob(image_store=image_store, out=out),
+        pieces,
+        store,
+        num_processes,
+        record_type=RepackRecord,
+        counted=("images", "B", ""),
+    )
+    unchanged = _count_unchanged(records)
+    if any(unchanged.values()):
+        log.warning("%d images could not be stored so and stay as they were", sum(unchanged.values()))
+    provenance = {
+        "repack": {**identity, "unchanged": unchanged},
+        "versions": versions,
+        "source": source.provenance,
+    }
+    write_image_manifest(store, make_image_manifest(records, source.classes, provenance))
+    return url
+
+
+def _count_unchanged(records: Sequence[RepackRecord]) -> dict[str, int]:
+    splits = dict.fromkeys(record.split for record in records)
+    return {split: sum(r.unchanged for r in records if r.split == split) for split in splits}
+
+
+class Repacker:
+    """Stores tars anew, one after another."""
+
+    def __init__(self, job: RepackJob) -> None:
+        self.job = job
+        self.store = open_store(job.out)
+
+    def build(self, piece: RepackPiece, count: Count) -> RepackRecord:
+        """Write a tar, its index and its record.
+
+        Raises:
+            ShardError: a tar or an index that is missing or not what the manifest describes.
+            StorageError: what is to be written cannot be.
+        """
+        image_store: ImageStore = self.job.image_store
+        source, entry, where = open_store(piece.source), piece.entry, f"{piece.source}/{piece.entry.name}"
+        index = _read_source_index(source, entry)
+        unchanged = image_bytes = 0
+        with ExitStack() as stack:
+            spool_folder = self.store.local_path(".")
+            file = stack.enter_context(
+                opened_tar(source, entry.name, entry.size_bytes, url=where, spool_folder=spool_folder)
+            )
+            _check_digest(file, entry, where)
+            names = {member.offset: member.name for member in read_members(file, where=where)}
+            writer = stack.enter_context(ImageShardWriter(0, spool_folder=spool_folder))
+            for offset, size_bytes, label in zip(*(column.tolist() for column in index), strict=True):
+                file.seek(offset)
+                content = file.read(size_bytes)
+                converted = image_store.convert(content)
+                unchanged += converted is None
+                key, field = _key_and_field(names, offset, where)
+                stored = content if converted is None else converted
+                writer.add(stored, field if converted is None else image_store.field or field, label, key=key)
+                image_bytes += len(stored)
+                count(1, size_bytes, 0)
+            shard = writer.write(self.store, entry.name)
+        record = RepackRecord(
+            piece=piece.piece,
+            split=piece.split,
+            shard=shard,
+            most_label=int(index.label.max()),
+            image_bytes=image_bytes,
+            unchanged=unchanged,
+        )
+        write_record(self.store, record)
+        return record
+
+
+def _read_source_index(store: Store, entry: ImageShardEntry) -> ImageIndex:
+    content = store.retry(lambda: store.read(entry.index.name))
+    where = f"{store.url}/{entry.index.name}"
+    if hashlib.sha256(content).hexdigest() != entry.index.sha256:
+        raise ShardError(
+            "The index is not the one that the manifest describes.",
+            where=where,
+            expected=f"sha256 {entry.index.sha256}",
+            remedy=INDEX_REMEDY,
+        )
+    return read_index(content, entry, where=where)
+
+
+def _check_digest(file: BinaryIO, entry: ImageShardEntry, where: str) -> None:
+    digest = hashlib.sha256()
+    for chunk in Spooled(b"", [file]):
+        digest.update(chunk)
+    if digest.hexdigest() != entry.sha256:
+        raise ShardError(
+            "The tar is not the one that the manifest describes.",
+            where=where,
+            expected=f"sha256 {entry.sha256}",
+            remedy="restore the file, or import the tars again",
+        )
+
+
+def _key_and_field(names: dict[int, str], offset: int, where: str) -> tuple[str, str]:
+    found = split_name(names.get(offset, ""))
+    if found is None:
+        raise ShardError(
+            "A row of the index is no file of the tar with a key and a field.",
+            where=f"{where}, byte {offset}",
+            remedy=INDEX_REMEDY,
+        )
+    return found
