@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outlast.corpus.tar import read_members
 from outlast.images.braces import expand_braces
 from outlast.images.decode import Box, Undecodable, open_picture
 from outlast.images.index import read_index
 from outlast.images.manifest import parse_image_manifest, read_image_manifest
 from outlast.images.records import FieldRules, Tally, read_examples
-from outlast.images.tar import read_members
 from outlast.images.transcode import TiledJpegs
 from support.hostile import NOISE, accepts_or_refuses, bounded_memory, damaged, damaged_bytes, to_json
 from support.images import encoded, jpeg, needs_jpegtran, picture, write_images

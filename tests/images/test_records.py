@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from outlast.corpus.tar import read_members
 from outlast.errors import ConfigError, ShardError
 from outlast.images.records import Example, FieldRules, Tally, read_examples, split_name
-from outlast.images.tar import read_members
 from support.images import write_tar
 
 

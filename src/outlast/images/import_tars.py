@@ -19,13 +19,13 @@ import pydantic
 from outlast.build.drive import drive_missing
 from outlast.build.plan import PLAN_NAME, agree_on_plan, write_record
 from outlast.build.processes import Count
+from outlast.corpus.tar import read_members
 from outlast.errors import ConfigError, ObjectNotFound, ShardError, StorageError
 from outlast.images.braces import expand_braces
 from outlast.images.index import index_name, write_index
 from outlast.images.manifest import ImageShardEntry, write_image_manifest
 from outlast.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
 from outlast.images.records import FieldRules, Tally, read_examples
-from outlast.images.tar import read_members
 from outlast.logs import format_count, log
 from outlast.shards.manifest import MANIFEST_NAME, Name
 from outlast.storage import Store, open_store, split_url

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from outlast.corpus.tar import BLOCK
 from outlast.errors import ShardError
 from outlast.images.manifest import ImageShardEntry
 from outlast.images.records import Example
-from outlast.images.tar import BLOCK
 from outlast.shards.array_file import FileKind, make_head, parse_head
 from outlast.shards.manifest import FileEntry
 from outlast.shards.read import Buffer, map_file

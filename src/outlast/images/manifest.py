@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from outlast.corpus.tar import BLOCK
 from outlast.errors import ShardError
 from outlast.images.records import MOST_LABEL
-from outlast.images.tar import BLOCK
 from outlast.shards.manifest import (
     FileEntry,
     build_manifest,

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
+from outlast.corpus.tar import Member
 from outlast.errors import ConfigError, ShardError
-from outlast.images.tar import Member
 
 IMAGE_FIELDS = "ppm;jpg;jpeg;png"
 LABEL_FIELDS = "cls;json:label"

@@ -15,13 +15,13 @@ from typing import Any, BinaryIO, Protocol
 from outlast.build.drive import drive_missing
 from outlast.build.plan import agree_on_plan, write_record
 from outlast.build.processes import Count
+from outlast.corpus.tar import read_members
 from outlast.errors import ConfigError, ShardError
 from outlast.images.import_tars import opened_tar
 from outlast.images.index import INDEX_REMEDY, ImageIndex, read_index
 from outlast.images.manifest import ImageShardEntry, read_image_manifest, write_image_manifest
 from outlast.images.record import ImageRecord, make_image_manifest
 from outlast.images.records import split_name
-from outlast.images.tar import read_members
 from outlast.images.tar_writer import ImageShardWriter
 from outlast.logs import format_count, log
 from outlast.shards.manifest import MANIFEST_NAME

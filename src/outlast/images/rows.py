@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.config import to_dict
+from outlast.corpus.tar import BLOCK, member_name
 from outlast.errors import ShardError
 from outlast.images.config import ImagesConfig
 from outlast.images.crops import Crop, evaluation_crop
@@ -22,7 +23,6 @@ from outlast.images.decode import Pixels, Undecodable, mirror, open_picture, res
 from outlast.images.index import ImageIndex
 from outlast.images.manifest import ImageShardEntry
 from outlast.images.replacement import UndecodableImages
-from outlast.images.tar import BLOCK, member_name
 from outlast.stream.blocks import Batch
 from outlast.stream.memory import Empty
 

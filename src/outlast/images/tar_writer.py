@@ -8,11 +8,11 @@ import tarfile
 from pathlib import Path
 from types import TracebackType
 
+from outlast.corpus.tar import BLOCK
 from outlast.errors import ShardError
 from outlast.images.index import index_name, write_index
 from outlast.images.manifest import ImageShardEntry
 from outlast.images.records import MOST_IMAGE_BYTES, Example
-from outlast.images.tar import BLOCK
 from outlast.storage import Store
 from outlast.storage.spool import Spool
 

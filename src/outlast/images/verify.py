@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from outlast.corpus.tar import read_members
 from outlast.errors import ShardError
 from outlast.images.index import ImageIndex, read_index
 from outlast.images.manifest import ImageShardEntry, read_image_manifest
-from outlast.images.tar import read_members
 from outlast.logs import format_count
 from outlast.shards.read import Buffer
 from outlast.shards.verify import verify_file

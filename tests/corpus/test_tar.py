@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from outlast.corpus.tar import BLOCK, Member, read_members
 from outlast.errors import ShardError
-from outlast.images.tar import BLOCK, Member, read_members
 
 # What must be refused, and a word of the message. Everything else is read as the manifest of the data says.
 REFUSED = {
@@ -140,6 +140,6 @@ def test_a_pax_size_counts_and_members_are_capped(monkeypatch: pytest.MonkeyPatc
     record = b"11 size=3\n".replace(b"11", b"10")
     content = header(size=10, kind=b"x") + record.ljust(BLOCK, b"\0") + header() + b"abc".ljust(BLOCK, b"\0")
     assert members(bytes(content))[0].size_bytes == 3
-    monkeypatch.setattr("outlast.images.tar._MOST_MEMBERS", 3)
+    monkeypatch.setattr("outlast.corpus.tar._MOST_MEMBERS", 3)
     with pytest.raises(ShardError, match="more members"):
         members(bytes(header() * 4))
