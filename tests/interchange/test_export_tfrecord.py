@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from outlast.errors import ConfigError, ShardError
-from outlast.interchange.export_tfrecord import ExportConfig, export_tfrecord
+from outlast.interchange.export_config import ExportConfig
+from outlast.interchange.export_tfrecord import export_tfrecord
 from outlast.interchange.feature_sets import Shape, recognise
 from outlast.interchange.restore import unmask
 from outlast.storage import LocalStore

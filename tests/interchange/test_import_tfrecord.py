@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from outlast.errors import ConfigError, ShardError, TokenizerError
-from outlast.interchange.export_tfrecord import ExportConfig, export_tfrecord
+from outlast.interchange.export_config import ExportConfig
+from outlast.interchange.export_tfrecord import export_tfrecord
 from outlast.interchange.feature_sets import FeatureSet, Shape, to_messages
 from outlast.interchange.import_tfrecord import ImportConfig, import_tfrecord
 from outlast.interchange.restore import unmask

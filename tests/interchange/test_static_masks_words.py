@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from outlast.errors import ConfigError
-from outlast.interchange.export_tfrecord import ExportConfig, export_tfrecord
+from outlast.interchange.export_config import ExportConfig
+from outlast.interchange.export_tfrecord import export_tfrecord
 from outlast.interchange.restore import unmask
 from outlast.interchange.static_masks import choose_words
 from outlast.objectives.whole_words import choose_words as choose_on_device

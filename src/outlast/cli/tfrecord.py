@@ -19,6 +19,12 @@ _processes_option = click.option(
 )
 @click.option("--split", default="train", show_default=True, help="Of the data set.")
 @click.option(
+    "--packing",
+    type=click.Choice(["blocks", "pairs"]),
+    help="Runs of tokens, or the data set's pairs, every pass of them.  [default: pairs where there are some "
+    "and the features have a place for them]",
+)
+@click.option(
     "--sequence-length", type=click.IntRange(min=1), help="Tokens of a record.  [default: 128, or the data's]"
 )
 @click.option(
@@ -76,7 +82,7 @@ def export_tfrecord(manifest: str, out: str, processes: int | None, **options: o
 
     Files are named dataset-<number>-<records>.tfrecord. The same line again continues a killed export.
     """
-    from outlast.interchange.export_tfrecord import ExportConfig
+    from outlast.interchange.export_config import ExportConfig
     from outlast.interchange.export_tfrecord import export_tfrecord as export
 
     click.echo(export(manifest, out, ExportConfig(**options), num_processes=processes))  # pyright: ignore[reportArgumentType]

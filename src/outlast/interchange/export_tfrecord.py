@@ -15,14 +15,20 @@ from numpy.typing import NDArray
 
 from outlast.build.plan import agree_on_plan, write_record
 from outlast.build.processes import Count
-from outlast.config import build
-from outlast.errors import ConfigError, ShardError
-from outlast.interchange.feature_sets import Batch, FeatureSet, Shape, has_masks, to_messages
+from outlast.errors import ConfigError
+from outlast.interchange.export_config import (
+    ExportConfig,
+    check_padding,
+    choose_num_predictions,
+    choose_packing,
+    choose_sequence_length,
+    masking_of,
+)
+from outlast.interchange.feature_sets import Batch, Shape, has_masks, to_messages
 from outlast.interchange.pieces import make_record, run_pieces
 from outlast.interchange.static_masks import StaticMasks
-from outlast.interchange.tfrecord import SUFFIXES, Compression, frame, make_compressor
+from outlast.interchange.tfrecord import SUFFIXES, frame, make_compressor
 from outlast.logs import log
-from outlast.objectives.config import MlmConfig
 from outlast.shards.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
 from outlast.shards.record import PieceRecord
 from outlast.storage import open_store
@@ -33,43 +39,7 @@ from outlast.version import __version__
 
 FORMAT = "outlast-tfrecord"
 VERSION = 1
-_DEFAULT_LENGTH = 128
 _BATCH_TOKENS = 2**17
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportConfig:
-    """What the records depend on.
-
-    Attributes:
-        features: bert, bigbird, tokens or classifier.
-        split: of the data set.
-        sequence_length: tokens of a record (L); None: that of static examples, else 128.
-        special_tokens: whether examples are framed as [CLS] tokens [SEP].
-        mask_probability: share of a record's tokens that are predicted.
-        max_predictions: most predictions of a record (P); None: mask_probability * L, rounded up, or what
-            static examples have.
-        whole_words: whether all tokens of a word are predicted or none.
-        random_special_ids: whether a random replacement may be a special id, as in BERT's own code.
-        seed: of masks and order.
-        shuffle: records in the order in which training with this seed sees the first epoch; else as in the
-            manifest.
-        compression: none, gzip or zlib.
-        records_per_shard: of every file but the last.
-    """
-
-    features: FeatureSet
-    split: str = "train"
-    sequence_length: int | None = None
-    special_tokens: bool = True
-    mask_probability: float = 0.15
-    max_predictions: int | None = None
-    whole_words: bool = False
-    random_special_ids: bool = False
-    seed: int = 0
-    shuffle: bool = True
-    compression: Compression = "none"
-    records_per_shard: int = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +88,7 @@ def export_tfrecord(
     job = _make_job(manifest, out, config)
     stream = job.open().stream
     store = open_store(out)
-    identity = {
-        "data": stream.manifest.fingerprint,
-        "shape": job.shape._asdict(),
-        "masks": None if job.masks is None else asdict(job.masks),
-        "export": asdict(config),
-    }
+    identity = _identity(job, stream)
     versions = agree_on_plan(store, identity, {"outlast": __version__})
     url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
     if store.exists(MANIFEST_NAME):
@@ -134,7 +99,10 @@ def export_tfrecord(
         ExportPiece(piece=number, first=first, stop=min(first + step, total))
         for number, first in enumerate(range(0, total, step))
     ]
-    log.info("%d records of %d tokens into %d files", total, job.shape.sequence_length, len(pieces))
+    log.info(
+        "%d records of %d tokens (%s) into %d files",
+        *(total, job.shape.sequence_length, _describe_packing(job, stream.manifest), len(pieces)),
+    )
     records = run_pieces("export", job, pieces, store, num_processes)
     document = {
         "format": FORMAT,
@@ -149,6 +117,27 @@ def export_tfrecord(
     }
     store.replace(MANIFEST_NAME, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
     return url
+
+
+def _identity(job: ExportJob, stream: TokenStream) -> dict[str, Any]:
+    """Return what the files depend on. Runs of tokens are not named, as in exports of earlier versions."""
+    is_paired = job.stream.packing == "pairs"
+    pairs = {"pairs": stream.manifest.pair_set(job.shape.sequence_length).fingerprint} if is_paired else {}
+    return {
+        "data": stream.manifest.fingerprint,
+        **pairs,
+        "shape": job.shape._asdict(),
+        "masks": None if job.masks is None else asdict(job.masks),
+        "export": {key: value for key, value in asdict(job.config).items() if key != "packing"},
+    }
+
+
+def _describe_packing(job: ExportJob, manifest: Manifest) -> str:
+    if manifest.examples is not None:
+        return "as they are"
+    if job.stream.packing == "pairs":
+        return f"pairs, {manifest.pair_set(job.shape.sequence_length).num_passes} passes"
+    return "runs of tokens"
 
 
 class ShardExporter:
@@ -224,9 +213,10 @@ def _make_job(url: str, out: str, config: ExportConfig) -> ExportJob:
             expected="1 or more",
         )
     manifest, _ = read_manifest(url)
-    length = _sequence_length(manifest, config)
-    shape = Shape(config.features, length, _num_predictions(manifest, config, length))
-    _check_padding(manifest, config)
+    packing = choose_packing(manifest, config)
+    length = choose_sequence_length(manifest, config, packing)
+    shape = Shape(config.features, length, choose_num_predictions(manifest, config, length))
+    check_padding(manifest, config)
     static = manifest.examples
     is_masked = static is not None and static.num_predictions > 0
     if is_masked and not has_masks(config.features):
@@ -235,7 +225,7 @@ def _make_job(url: str, out: str, config: ExportConfig) -> ExportJob:
             where="--features",
             remedy="export bert or bigbird, or import the records with --as tokens and export those",
         )
-    tokenizer, masking = manifest.tokenizer, _masking(config)
+    tokenizer, masking = manifest.tokenizer, masking_of(config)
     masks = StaticMasks(
         num_predictions=shape.num_predictions,
         vocab_size=tokenizer.vocab_size,
@@ -250,6 +240,7 @@ def _make_job(url: str, out: str, config: ExportConfig) -> ExportJob:
     )
     stream = StreamConfig(
         manifest=url,
+        packing=packing,
         sequence_length=length,
         special_tokens=config.special_tokens,
         global_batch_size=max(1, _BATCH_TOKENS // length),
@@ -263,48 +254,6 @@ def _make_job(url: str, out: str, config: ExportConfig) -> ExportJob:
             remedy="leave it out",
         )
     return ExportJob(config=config, stream=stream, shape=shape, masks=masks if needs_masks else None, out=out)
-
-
-def _sequence_length(manifest: Manifest, config: ExportConfig) -> int:
-    if manifest.examples is None:
-        return config.sequence_length or _DEFAULT_LENGTH
-    found = manifest.examples.sequence_length
-    if config.sequence_length not in (None, found):
-        raise ConfigError(
-            f"The examples are {found} tokens long and cannot be cut anew.",
-            where=f"--sequence-length {config.sequence_length}",
-            remedy=f"leave it out, or set --sequence-length {found}",
-        )
-    return found
-
-
-def _num_predictions(manifest: Manifest, config: ExportConfig, length: int) -> int:
-    if not has_masks(config.features):
-        return 0
-    found = manifest.examples.num_predictions if manifest.examples else 0
-    if found and config.max_predictions not in (None, found):
-        raise ConfigError(
-            f"The examples have {found} predictions each and are masked already.",
-            where=f"--max-predictions {config.max_predictions}",
-            remedy=f"leave it out, or set --max-predictions {found}",
-        )
-    return found or _masking(config).num_predictions(length)
-
-
-def _masking(config: ExportConfig) -> MlmConfig:
-    """Return the rules that masks made in training follow, too. Raises ConfigError."""
-    values = {"mask_probability": config.mask_probability, "max_predictions": config.max_predictions}
-    return build(MlmConfig, values, where="--mask-probability, --max-predictions")
-
-
-def _check_padding(manifest: Manifest, config: ExportConfig) -> None:
-    pad = manifest.tokenizer.special_ids["pad"]
-    if config.features == "bigbird" and pad != 0:
-        raise ShardError(
-            f"The tokenizer pads with {pad}, and BigBird's reader takes every id but 0 as a real token.",
-            expected="a tokenizer whose padding is 0",
-            remedy="export --features bert, which says what is padding, or prepare with such a tokenizer",
-        )
 
 
 def _describe(entry: ShardEntry) -> dict[str, Any]:

@@ -78,6 +78,11 @@ def has_masks(features: FeatureSet) -> bool:
     return any(column.size == "P" for column in FEATURE_SETS[features])
 
 
+def has_pairs(features: FeatureSet) -> bool:
+    """Whether a set says of two texts whether the second follows the first."""
+    return _NEXT in FEATURE_SETS[features]
+
+
 def recognise(record: Mapping[str, Feature], features: FeatureSet | None, where: str) -> Shape:
     """Return the shape of a data set by its first record.
 
