@@ -31,10 +31,10 @@ def table(cls: type[T]) -> type[T]:
     return cast(type[T], decorated)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file. Raises ConfigError with the line of the mistake."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError("There is no such recipe.", where=str(path), remedy="check the path") from None
     except IsADirectoryError:

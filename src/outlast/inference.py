@@ -28,6 +28,7 @@ from outlast.models.attention.random_blocks import is_sparse
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig
 from outlast.models.params import Params, unflatten
+from outlast.storage import local_place
 
 LENGTH_MULTIPLE = 32
 BATCH_ROWS = 16
@@ -139,10 +140,9 @@ def load_model(folder: Path | str) -> Model:
         OutlastError: files that are missing or damaged.
         ConfigError: a kind of model that is not known.
     """
-    config, params = load_weights(Path(folder))
-    return Model(
-        config, unflatten({name: jnp.asarray(value) for name, value in params.items()}), Path(folder)
-    )
+    folder = local_place(folder)
+    config, params = load_weights(folder)
+    return Model(config, unflatten({name: jnp.asarray(value) for name, value in params.items()}), folder)
 
 
 def fill_mask(model: Model | Path | str, texts: Sequence[str], *, top: int = 5) -> list[list[list[Answer]]]:

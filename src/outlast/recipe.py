@@ -52,7 +52,7 @@ class ImageRecipe:
     checkpoint: CheckpointConfig = CheckpointConfig()
 
 
-def read_run_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:
+def read_run_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:
     """Read a recipe of text or of images. Raises ConfigError listing every mistake with its key."""
     return make_run_recipe(apply_overrides(read_toml(path), overrides), where=str(path), overrides=overrides)
 
@@ -125,7 +125,7 @@ def in_steps(recipe: ImageRecipe, num_examples: int) -> ImageRecipe:
     )
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe. Raises ConfigError listing every mistake with its key."""
     return make_recipe(apply_overrides(read_toml(path), overrides), where=str(path), overrides=overrides)
 

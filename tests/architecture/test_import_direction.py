@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "shards": LEAVES,
     "stream": LEAVES | {"shards"},
     "images": LEAVES | {"build", "corpus", "shards", "stream"},
-    "prepare": LEAVES | {"build", "corpus", "cleaning", "tokenizer", "shards"},
+    "prepare": LEAVES | {"recipe", "build", "corpus", "cleaning", "tokenizer", "shards"},
     "interchange": LEAVES | {"build", "shards", "stream", "tokenizer", "objectives"},
     # The training half.
     "models": LEAVES,

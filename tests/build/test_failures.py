@@ -12,6 +12,7 @@ from outlast.cleaning.config import CleaningConfig
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import OutlastError
 from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
 from outlast.storage import LocalStore
 from outlast.tokenizer.config import TokenizerConfig
@@ -38,7 +39,11 @@ def run_tasks(corpus: CorpusConfig, cleaning: CleaningConfig, out: Path, num_tas
 
     def run(task: int) -> None:
         try:
-            prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(out), cleaning=cleaning, task=(task, num_tasks))
+            prepare_data(
+                Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=cleaning),
+                out,
+                task=(task, num_tasks),
+            )
         except OutlastError as error:
             failed[task] = str(error)
 
@@ -70,7 +75,7 @@ def test_the_failure_of_a_task_ends_those_that_wait_for_it(
     path = write_lines(tmp_path / "a.jsonl", 600)
     corpus = CorpusConfig(path=str(path), format="jsonl")
     whole = tmp_path / "whole"
-    prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(whole), cleaning=cleaning)
+    prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=cleaning), whole)
     content = spoil(path, piece, 4)
     failed = run_tasks(corpus, cleaning, tmp_path / "out", 2)
     other = 1 - first
@@ -94,17 +99,20 @@ def test_a_failed_task_is_named_where_its_pieces_are_missing(
     path = write_lines(tmp_path / "a.jsonl", 600)
     out = str(tmp_path / "out")
     corpus = CorpusConfig(path=str(path), format="jsonl")
-    prepare_data(corpus, TOKENIZER, ONE_PROCESS, out, task=(0, 2))
+    prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS), out, task=(0, 2))
     content = spoil(path, 3, 4)
     with pytest.raises(OutlastError, match=r"1 of 2 pieces failed \(3\)"):
-        prepare_data(corpus, TOKENIZER, ONE_PROCESS, out, task=(1, 2))
+        prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS), out, task=(1, 2))
     with caplog.at_level(logging.INFO, "outlast"):
-        assert prepare_data(corpus, TOKENIZER, ONE_PROCESS, out, task=(0, 2)) is None
+        assert (
+            prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS), out, task=(0, 2))
+            is None
+        )
     assert "1 of 4 pieces are left to other tasks: 3" in caplog.messages
     assert [line for line in caplog.messages if "task 1/2 failed: 1 of 2 pieces failed (3)" in line]
     path.write_bytes(content)
     shards = {path: path.stat().st_mtime_ns for path in Path(out).glob("train-*")}
-    assert prepare_data(corpus, TOKENIZER, ONE_PROCESS, out, task=(1, 2))
+    assert prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS), out, task=(1, 2))
     assert {path for path, built in shards.items() if path.stat().st_mtime_ns != built} == set()
     assert len(list(Path(out).glob("train-*"))) == len(shards) + 1
 

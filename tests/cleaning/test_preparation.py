@@ -21,6 +21,7 @@ from outlast.corpus.config import CorpusConfig
 from outlast.errors import CorpusError, ShardError
 from outlast.prepare import build
 from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
 from outlast.shards.manifest import read_manifest
 from outlast.shards.read import open_shard
@@ -67,7 +68,7 @@ def corpus(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Corpus
 @pytest.fixture(scope="module")
 def built(corpus: CorpusConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "data"
-    prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(out), cleaning=CLEANING)
+    prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING), out)
     return out
 
 
@@ -139,7 +140,9 @@ def test_the_report_is_shown(built: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_number_of_processes_changes_nothing(corpus: CorpusConfig, built: Path, tmp_path: Path) -> None:
     shards = ShardsConfig(num_shards=5, num_processes=2)
-    prepare_data(corpus, TOKENIZER, shards, str(tmp_path / "out"), cleaning=CLEANING)
+    prepare_data(
+        Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=shards, cleaning=CLEANING), tmp_path / "out"
+    )
     assert files_of(tmp_path / "out") == files_of(built)
 
 
@@ -150,7 +153,9 @@ def test_tasks_scan_their_share_and_wait_for_each_other(
 
     def run(task: int) -> None:
         urls[task] = prepare_data(
-            corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), cleaning=CLEANING, task=(task, 3)
+            Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING),
+            tmp_path,
+            task=(task, 3),
         )
 
     threads = [threading.Thread(target=run, args=(task,)) for task in range(3)]
@@ -159,18 +164,17 @@ def test_tasks_scan_their_share_and_wait_for_each_other(
     for thread in threads:
         thread.join()
     assert len(urls) == 3
-    assert prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), cleaning=CLEANING)
+    assert prepare_data(
+        Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING), tmp_path
+    )
     assert files_of(tmp_path) == files_of(built)
 
 
 def test_a_task_that_waits_in_vain_names_what_is_missing(corpus: CorpusConfig, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"2 of 5 pieces are not scanned[\s\S]*1, 3[\s\S]*other tasks"):
         prepare_data(
-            corpus,
-            TOKENIZER,
-            ONE_PROCESS,
-            str(tmp_path),
-            cleaning=CLEANING,
+            Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING),
+            tmp_path,
             task=(0, 2),
             tokenizer_wait_seconds=0.01,
         )
@@ -188,7 +192,7 @@ def test_another_cleaning_is_refused(
     corpus: CorpusConfig, built: Path, cleaning: CleaningConfig, message: str
 ) -> None:
     with pytest.raises(ShardError, match=message):
-        prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(built), cleaning=cleaning)
+        prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=cleaning), built)
 
 
 def test_another_version_of_a_library_is_refused(
@@ -200,24 +204,23 @@ def test_another_version_of_a_library_is_refused(
     monkeypatch.setattr(build, "library_versions", versions("0.5"))
     with pytest.raises(CorpusError, match="not scanned"):
         prepare_data(
-            corpus,
-            TOKENIZER,
-            ONE_PROCESS,
-            str(tmp_path),
-            cleaning=CLEANING,
+            Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING),
+            tmp_path,
             task=(0, 2),
             tokenizer_wait_seconds=0,
         )
     monkeypatch.setattr(build, "library_versions", versions("0.6"))
     with pytest.raises(ShardError, match=r"begun with rensa 0.5, here is 0.6[\s\S]*install rensa 0.5"):
-        prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), cleaning=CLEANING)
+        prepare_data(
+            Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING), tmp_path
+        )
 
 
 def test_a_lost_manifest_is_written_again(corpus: CorpusConfig, built: Path, tmp_path: Path) -> None:
-    prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), cleaning=CLEANING)
+    prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING), tmp_path)
     for name in ("manifest.json", "cleaning.json", "done/00002.json"):
         (tmp_path / name).unlink()
-    prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), cleaning=CLEANING)
+    prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING), tmp_path)
     assert files_of(tmp_path) == files_of(built)
 
 
@@ -226,21 +229,22 @@ import sys
 from outlast.cleaning.config import CleaningConfig
 from outlast.corpus.config import CorpusConfig
 from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
 from outlast.tokenizer.config import TokenizerConfig
 
 if __name__ == "__main__":
     path, out, num_processes = sys.argv[1:]
-    prepare_data(
-        CorpusConfig(path=path, format="jsonl", validation_fraction=0.1),
-        TokenizerConfig(vocab_size=310, keep_whitespace=True),
-        ShardsConfig(num_shards=5, num_processes=int(num_processes)),
-        out,
+    recipe = Recipe(
+        corpus=CorpusConfig(path=path, format="jsonl", validation_fraction=0.1),
+        tokenizer=TokenizerConfig(vocab_size=310, keep_whitespace=True),
+        shards=ShardsConfig(num_shards=5, num_processes=int(num_processes)),
         cleaning=CleaningConfig(
             unicode_form="NFKC", remove_control_characters=True, min_characters=50, duplicates="near",
             duplicate_lines="drop",
         ),
     )
+    prepare_data(recipe, out)
 """
 
 

@@ -18,6 +18,7 @@ from outlast.corpus.config import CorpusConfig
 from outlast.corpus.sentences import split_sentences
 from outlast.errors import ConfigError, CorpusError, OutlastError, ShardError, TokenizerError
 from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig, resolve_num_shards
 from outlast.shards.manifest import read_manifest
 from outlast.shards.read import open_shard
@@ -43,10 +44,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> CorpusConfig:
     return CorpusConfig(path=str(folder), validation_fraction=0.1)
 
 
+def recipe(
+    corpus: CorpusConfig, tokenizer: TokenizerConfig = TOKENIZER, shards: ShardsConfig = ONE_PROCESS
+) -> Recipe:
+    return Recipe(corpus=corpus, tokenizer=tokenizer, shards=shards)
+
+
 @pytest.fixture(scope="module")
 def built(corpus: CorpusConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "data"
-    assert prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(out)) == f"{out}/manifest.json"
+    assert prepare_data(recipe(corpus), out) == f"{out}/manifest.json"
     return out
 
 
@@ -86,7 +93,7 @@ def test_sentences_are_encoded_apart_and_told_by_the_shards(
     (tmp_path / "a.txt").write_text("one line\nanother line\n\nthe next document", encoding="utf-8")
     config = CorpusConfig(path=str(tmp_path / "a.txt"), sentences="lines", validation_fraction=0)
     one_shard = ShardsConfig(num_shards=1, num_processes=1)
-    prepare_data(config, TokenizerConfig(path=str(built / "tokenizer")), one_shard, str(tmp_path / "out"))
+    prepare_data(recipe(config, TokenizerConfig(path=str(built / "tokenizer")), one_shard), tmp_path / "out")
     manifest, store = read_manifest(str(tmp_path / "out" / "manifest.json"))
     [entry] = manifest.shards("train")
     assert (manifest.has_sentences, entry.num_sentences, entry.num_documents) == (True, 3, 2)
@@ -117,7 +124,7 @@ def test_books_in_old_encodings_become_sentences(
         validation_fraction=0,
     )
     one_shard = ShardsConfig(num_shards=1, num_processes=1)
-    prepare_data(config, TokenizerConfig(path=str(built / "tokenizer")), one_shard, str(tmp_path / "out"))
+    prepare_data(recipe(config, TokenizerConfig(path=str(built / "tokenizer")), one_shard), tmp_path / "out")
     manifest, store = read_manifest(str(tmp_path / "out" / "manifest.json"))
     tokenizer = load_tokenizer(store, "tokenizer")
     shard = open_shard(tmp_path / "out" / manifest.shards("train")[0].name)
@@ -127,7 +134,7 @@ def test_books_in_old_encodings_become_sentences(
 
 
 def test_the_number_of_processes_changes_nothing(corpus: CorpusConfig, built: Path, tmp_path: Path) -> None:
-    prepare_data(corpus, TOKENIZER, ShardsConfig(num_shards=5, num_processes=3), str(tmp_path / "out"))
+    prepare_data(recipe(corpus, shards=ShardsConfig(num_shards=5, num_processes=3)), tmp_path / "out")
     assert files_of(tmp_path / "out") == files_of(built)
 
 
@@ -135,22 +142,27 @@ def test_the_number_of_processes_changes_nothing(corpus: CorpusConfig, built: Pa
 def test_tasks_share_the_work_and_the_last_one_finishes(
     corpus: CorpusConfig, built: Path, tmp_path: Path, order: tuple[int, ...]
 ) -> None:
-    urls = [prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), task=(task, 3)) for task in order]
+    urls = [prepare_data(recipe(corpus), tmp_path, task=(task, 3)) for task in order]
     assert urls == [None, None, f"{tmp_path}/manifest.json"]
     assert files_of(tmp_path) == files_of(built)
 
 
 def test_a_task_waits_for_the_tokenizer_and_gives_up(corpus: CorpusConfig, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"no tokenizer after 0 seconds[\s\S]*--task 0/2"):
-        prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), task=(1, 2), tokenizer_wait_seconds=0.01)
+        prepare_data(
+            recipe(corpus),
+            tmp_path,
+            task=(1, 2),
+            tokenizer_wait_seconds=0.01,
+        )
 
 
 def test_finished_pieces_are_not_built_again(corpus: CorpusConfig, built: Path, tmp_path: Path) -> None:
-    prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path))
+    prepare_data(recipe(corpus), tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "done" / "00002.json").unlink()
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")}
-    prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path))
+    prepare_data(recipe(corpus), tmp_path)
     changed = {path.name for path, time_ns in kept.items() if path.stat().st_mtime_ns != time_ns}
     assert changed == {"train-00002-of-00005.safetensors", "validation-00002-of-00005.safetensors"}
     assert files_of(tmp_path) == files_of(built)
@@ -158,7 +170,7 @@ def test_finished_pieces_are_not_built_again(corpus: CorpusConfig, built: Path, 
 
 def test_an_existing_tokenizer_is_copied(corpus: CorpusConfig, built: Path, tmp_path: Path) -> None:
     path = TokenizerConfig(path=str(built / "tokenizer"))
-    prepare_data(corpus, path, ONE_PROCESS, str(tmp_path / "out"))
+    prepare_data(recipe(corpus, path), tmp_path / "out")
     ours, theirs = files_of(tmp_path / "out"), files_of(built)
     assert ours.pop("plan.json") != theirs.pop("plan.json")
     assert ours == {**theirs, "manifest.json": ours["manifest.json"]}
@@ -192,7 +204,7 @@ def test_another_corpus_or_configuration_is_refused(
     different, shards, tokenizer = change(corpus)
     config = CorpusConfig(**{"path": corpus.path, "validation_fraction": 0.1, **different})  # pyright: ignore
     with pytest.raises(ShardError, match=message + r"[\s\S]*choose another --out, or delete the folder"):
-        prepare_data(config, tokenizer, shards, str(built))
+        prepare_data(recipe(config, tokenizer, shards), built)
     assert files_of(built) == before
 
 
@@ -202,7 +214,7 @@ def test_a_copy_of_the_corpus_elsewhere_is_the_same_corpus(
     for path in Path(str(corpus.path)).iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config = CorpusConfig(path=str(tmp_path), validation_fraction=0.1)
-    assert prepare_data(config, TOKENIZER, ONE_PROCESS, str(built)) == f"{built}/manifest.json"
+    assert prepare_data(recipe(config), built) == f"{built}/manifest.json"
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
@@ -218,27 +230,27 @@ def test_a_failed_piece_is_named_and_the_others_are_kept(
     shards = ShardsConfig(num_shards=5, num_processes=num_processes)
     message = r"1 of 5 pieces failed \(2\)[\s\S]*'text' is int[\s\S]*line 34[\s\S]*same command again"
     with pytest.raises(CorpusError, match=message):
-        prepare_data(config, tokenizer, shards, str(tmp_path / "out"))
+        prepare_data(recipe(config, tokenizer, shards), tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out" / "done")) == [f"0000{piece}.json" for piece in (0, 1, 3, 4)]
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_an_exchanged_tokenizer_is_refused(corpus: CorpusConfig, tmp_path: Path) -> None:
-    prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), task=(0, 2))
+    prepare_data(recipe(corpus), tmp_path, task=(0, 2))
     for path in (tmp_path / "tokenizer").iterdir():
         path.unlink()
     other = CorpusConfig(path=str(Path(str(corpus.path)) / "0.txt"))
-    prepare_data(other, TOKENIZER, ONE_PROCESS, str(tmp_path / "other"))
+    prepare_data(recipe(other), tmp_path / "other")
     for path in (tmp_path / "other" / "tokenizer").iterdir():
         (tmp_path / "tokenizer" / path.name).write_bytes(path.read_bytes())
     with pytest.raises(ShardError, match="was made with the tokenizer"):
-        prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), task=(1, 2))
+        prepare_data(recipe(corpus), tmp_path, task=(1, 2))
 
 
 def test_a_held_out_corpus_of_its_own(corpus: CorpusConfig, tmp_path: Path) -> None:
     (tmp_path / "held.txt").write_text("one held-out text\n\nanother held-out text")
     config = CorpusConfig(path=corpus.path, validation_path=str(tmp_path / "held.txt"))
-    prepare_data(config, TOKENIZER, ONE_PROCESS, str(tmp_path / "out"))
+    prepare_data(recipe(config), tmp_path / "out")
     assert documents_of(tmp_path / "out", "validation") == ["one held-out text", "another held-out text"]
     assert len(documents_of(tmp_path / "out", "train")) == 600
 
@@ -247,15 +259,13 @@ def test_a_corpus_of_blank_lines_is_refused(built: Path, tmp_path: Path) -> None
     (tmp_path / "a.txt").write_text(" \n\n\t\n" * 10)
     tokenizer = TokenizerConfig(path=str(built / "tokenizer"))
     with pytest.raises(CorpusError, match="no document to train on"):
-        prepare_data(
-            CorpusConfig(path=str(tmp_path / "a.txt")), tokenizer, ONE_PROCESS, str(tmp_path / "out")
-        )
+        prepare_data(recipe(CorpusConfig(path=str(tmp_path / "a.txt")), tokenizer), tmp_path / "out")
 
 
 def test_replaced_bytes_are_counted_and_listed(built: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good text\n\nbad \xff\xfe text\n\nmore \xc3")
     config = CorpusConfig(path=str(tmp_path / "a.txt"), undecodable="replace", validation_fraction=0)
-    prepare_data(config, TokenizerConfig(path=str(built / "tokenizer")), ONE_PROCESS, str(tmp_path / "out"))
+    prepare_data(recipe(config, TokenizerConfig(path=str(built / "tokenizer"))), tmp_path / "out")
     manifest, _ = read_manifest(str(tmp_path / "out" / "manifest.json"))
     assert manifest.provenance["undecodable_bytes"] == 3
     assert manifest.provenance["undecodable"] == [["a.txt", 15, 1], ["a.txt", 16, 1], ["a.txt", 29, 1]]
@@ -265,17 +275,18 @@ RUN = """
 import sys
 from outlast.corpus.config import CorpusConfig
 from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
 from outlast.tokenizer.config import TokenizerConfig
 
 if __name__ == "__main__":
     path, out, num_processes = sys.argv[1:]
-    prepare_data(
-        CorpusConfig(path=path, validation_fraction=0.1),
-        TokenizerConfig(vocab_size=310, keep_whitespace=True),
-        ShardsConfig(num_shards=5, num_processes=int(num_processes)),
-        out,
+    recipe = Recipe(
+        corpus=CorpusConfig(path=path, validation_fraction=0.1),
+        tokenizer=TokenizerConfig(vocab_size=310, keep_whitespace=True),
+        shards=ShardsConfig(num_shards=5, num_processes=int(num_processes)),
     )
+    prepare_data(recipe, out)
 """
 
 
@@ -358,7 +369,7 @@ def test_ray_shares_out_alone_and_must_be_there(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=message):
-        prepare_data(corpus, TOKENIZER, ONE_PROCESS, str(tmp_path), task=task, ray="auto")
+        prepare_data(recipe(corpus), tmp_path, task=task, ray="auto")
 
 
 def test_the_default_number_of_shards() -> None:
@@ -371,7 +382,7 @@ def test_a_real_japanese_corpus(test_data: Path, tmp_path: Path) -> None:
     path = test_data / "text-ja-kyoto-wikipedia" / "train-00.jsonl"
     config = CorpusConfig(path=str(path), format="jsonl")
     tokenizer = TokenizerConfig(vocab_size=3000, sample_bytes=300_000)
-    url = prepare_data(config, tokenizer, ShardsConfig(num_processes=1), str(tmp_path))
+    url = prepare_data(recipe(config, tokenizer, ShardsConfig(num_processes=1)), tmp_path)
     assert url is not None
     assert verify_manifest(url) == []
     manifest, _ = read_manifest(url)
@@ -385,7 +396,5 @@ def test_a_real_japanese_corpus(test_data: Path, tmp_path: Path) -> None:
 
 def test_a_missing_corpus_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OutlastError, match=r"no such file or folder[\s\S]*corpus.path"):
-        prepare_data(
-            CorpusConfig(path=str(tmp_path / "absent")), TOKENIZER, ONE_PROCESS, str(tmp_path / "out")
-        )
+        prepare_data(recipe(CorpusConfig(path=str(tmp_path / "absent"))), tmp_path / "out")
     assert not (tmp_path / "out").exists()

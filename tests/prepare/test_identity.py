@@ -12,6 +12,7 @@ from outlast.build.plan import withdraw_plan
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import OutlastError, TokenizerError
 from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
 from outlast.storage import LocalStore
 from outlast.tokenizer.config import TokenizerConfig
@@ -34,7 +35,7 @@ def test_only_what_killed_writers_left_is_taken_away(corpus: CorpusConfig, tmp_p
     for path in [*leftovers, *others]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
-    prepare_data(corpus, TOKENIZER, SHARDS, str(out))
+    prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=SHARDS), out)
     assert [path for path in leftovers if path.exists()] == []
     assert [path for path in others if not path.exists()] == []
 
@@ -43,8 +44,12 @@ def test_a_recipe_that_is_corrected_finds_the_folder_free(corpus: CorpusConfig, 
     out = str(tmp_path / "out")
     for task in (None, (0, 2)):
         with pytest.raises(TokenizerError, match="vocab_size"):
-            prepare_data(corpus, TokenizerConfig(vocab_size=100_000), SHARDS, out, task=task)
-    assert prepare_data(corpus, TOKENIZER, SHARDS, out)
+            prepare_data(
+                Recipe(corpus=corpus, tokenizer=TokenizerConfig(vocab_size=100_000), shards=SHARDS),
+                out,
+                task=task,
+            )
+    assert prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=SHARDS), out)
 
 
 def test_a_task_does_not_go_on_with_the_tokenizer_of_another_recipe(
@@ -56,7 +61,11 @@ def test_a_task_does_not_go_on_with_the_tokenizer_of_another_recipe(
 
     def wait() -> None:
         try:
-            prepare_data(corpus, TOKENIZER, replace(SHARDS, num_shards=4), str(out), task=(1, 2))
+            prepare_data(
+                Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=replace(SHARDS, num_shards=4)),
+                out,
+                task=(1, 2),
+            )
         except OutlastError as error:
             failed.append(error)
 
@@ -65,6 +74,6 @@ def test_a_task_does_not_go_on_with_the_tokenizer_of_another_recipe(
     while not (out / "plan.json").exists():
         time.sleep(0.001)
     withdraw_plan(LocalStore(out))
-    assert prepare_data(corpus, TOKENIZER, SHARDS, str(out), task=(0, 2)) is None
+    assert prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=SHARDS), out, task=(0, 2)) is None
     thread.join()
     assert "num_shards: 2 there, 4 now" in str(failed[0])

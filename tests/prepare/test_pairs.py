@@ -19,6 +19,7 @@ from outlast.corpus.config import CorpusConfig
 from outlast.errors import ConfigError, ShardError
 from outlast.prepare.build import prepare_data
 from outlast.prepare.pairs import add_pairs
+from outlast.recipe import Recipe
 from outlast.shards.config import PairsConfig, ShardsConfig
 from outlast.shards.describe import describe_manifest
 from outlast.shards.manifest import Manifest, read_manifest, write_manifest
@@ -252,7 +253,7 @@ def test_pairs_of_real_text(test_data: Path, tmp_path: Path, sentences: Literal[
     pairs = PairsConfig(lengths=(128, 512), num_passes=2, short_probability=0.0)
     shards = ShardsConfig(num_shards=3, num_processes=1, pairs=pairs)
     tokenizer = TokenizerConfig(library="tokenizers", kind="bpe", vocab_size=4000)
-    url = prepare_data(corpus, tokenizer, shards, str(tmp_path))
+    url = prepare_data(Recipe(corpus=corpus, tokenizer=tokenizer, shards=shards), tmp_path)
     assert url
     assert verify_manifest(url) == []
     manifest, store = read_manifest(url)
@@ -324,9 +325,9 @@ def test_pairs_are_made_with_the_shards_or_added_later(corpus: CorpusConfig, tmp
         for lengths in ((32,), (32, 48))
     )
     at_once, later = tmp_path / "at once", tmp_path / "later"
-    prepare_data(divided, TOKENIZER, second, str(at_once))
+    prepare_data(Recipe(corpus=divided, tokenizer=TOKENIZER, shards=second), at_once)
     for shards in (ONE_PROCESS, first, second):
-        prepare_data(divided, TOKENIZER, shards, str(later))
+        prepare_data(Recipe(corpus=divided, tokenizer=TOKENIZER, shards=shards), later)
     assert files_of(later) == files_of(at_once)
     assert verify_manifest(f"{later}/manifest.json") == []
 
@@ -334,5 +335,5 @@ def test_pairs_are_made_with_the_shards_or_added_later(corpus: CorpusConfig, tmp
 def test_pairs_without_sentences_are_refused_before_any_work(corpus: CorpusConfig, tmp_path: Path) -> None:
     shards = replace(ONE_PROCESS, pairs=PairsConfig(lengths=(32,)))
     with pytest.raises(ConfigError, match=r"corpus\.sentences"):
-        prepare_data(corpus, TOKENIZER, shards, str(tmp_path / "data"))
+        prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=shards), tmp_path / "data")
     assert not (tmp_path / "data").exists()

@@ -13,6 +13,7 @@ from outlast.cleaning.config import CleaningConfig
 from outlast.corpus.config import CorpusConfig
 from outlast.prepare import piece
 from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
 from outlast.tokenizer.config import TokenizerConfig
 from support.builds import write_lines
@@ -30,11 +31,13 @@ def corpus(tmp_path: Path) -> CorpusConfig:
 
 def build(corpus: CorpusConfig, out: Path, num_processes: int, task: tuple[int, int] | None) -> None:
     prepare_data(
-        corpus,
-        TokenizerConfig(vocab_size=310, keep_whitespace=True),
-        ShardsConfig(num_shards=3, num_processes=num_processes),
-        str(out),
-        cleaning=CleaningConfig(duplicates="exact"),
+        Recipe(
+            corpus=corpus,
+            tokenizer=TokenizerConfig(vocab_size=310, keep_whitespace=True),
+            shards=ShardsConfig(num_shards=3, num_processes=num_processes),
+            cleaning=CleaningConfig(duplicates="exact"),
+        ),
+        out,
         task=task,
     )
 

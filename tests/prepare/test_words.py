@@ -17,6 +17,7 @@ from outlast.corpus.sentences import split_sentences
 from outlast.errors import ConfigError, ShardError
 from outlast.prepare.build import prepare_data
 from outlast.prepare.words import versions_of
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
 from outlast.shards.describe import describe_manifest, summarize
 from outlast.shards.manifest import read_manifest
@@ -46,7 +47,7 @@ def japanese(test_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpu
 @pytest.fixture(scope="module")
 def built(japanese: CorpusConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "data"
-    prepare_data(japanese, UNIGRAM, MECAB, str(out))
+    prepare_data(Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=MECAB), out)
     return out
 
 
@@ -82,7 +83,9 @@ def test_word_starts_are_those_of_each_sentence(built: Path, japanese: CorpusCon
 def test_another_number_of_processes_gives_the_same_bytes(
     built: Path, japanese: CorpusConfig, tmp_path: Path
 ) -> None:
-    prepare_data(japanese, UNIGRAM, replace(MECAB, num_processes=2), str(tmp_path / "again"))
+    prepare_data(
+        Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=replace(MECAB, num_processes=2)), tmp_path / "again"
+    )
 
     def digests(out: Path) -> dict[str, str]:
         files = [path for path in out.rglob("*") if path.is_file()]
@@ -110,18 +113,25 @@ def test_a_build_is_gone_on_with_by_the_same_words_alone(
     built: Path, japanese: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ShardError, match='words: "mecab" there, "pieces" now'):
-        prepare_data(japanese, UNIGRAM, replace(MECAB, words="pieces"), str(built))
+        prepare_data(Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=replace(MECAB, words="pieces")), built)
     with pytest.raises(ShardError, match='words: "mecab" there, nothing now'):
-        prepare_data(japanese, UNIGRAM, replace(MECAB, words=None), str(built))
+        prepare_data(Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=replace(MECAB, words=None)), built)
     segmenter = Segmenter(name="halves", word_starts=starts_of_halves, versions={"halves": "1"})
     (tmp_path / "plan.json").write_text(
         (built / "plan.json").read_text().replace('"words": "mecab"', '"words": "halves"')
     )
     with pytest.raises(ShardError, match="begun with halves None, here is 1"):
-        prepare_data(japanese, UNIGRAM, replace(MECAB, words=None), str(tmp_path), segmenter=segmenter)
+        prepare_data(
+            Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=replace(MECAB, words=None)),
+            tmp_path,
+            segmenter=segmenter,
+        )
     # What is complete needs no library any more.
     monkeypatch.setattr("outlast.prepare.words.mecab_segmenter", lambda: pytest.fail("looked for"))
-    assert prepare_data(japanese, UNIGRAM, MECAB, str(built)) == f"{built}/manifest.json"
+    assert (
+        prepare_data(Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=MECAB), built)
+        == f"{built}/manifest.json"
+    )
 
 
 def starts_of_halves(text: str) -> list[int]:
@@ -135,7 +145,9 @@ def test_a_segmenter_from_python(tmp_path: Path) -> None:
     tokenizer = TokenizerConfig(vocab_size=262, library="tokenizers", kind="bpe", byte_level=True)
     config = ShardsConfig(num_shards=1, num_processes=1)
     segmenter = Segmenter(name="halves", word_starts=starts_of_halves, versions={"halves": "1"})
-    prepare_data(corpus, tokenizer, config, str(tmp_path / "out"), segmenter=segmenter)
+    prepare_data(
+        Recipe(corpus=corpus, tokenizer=tokenizer, shards=config), tmp_path / "out", segmenter=segmenter
+    )
     [shard] = shards_of(tmp_path / "out")
     assert shard.word_starts is not None
     bits = np.unpackbits(shard.word_starts, count=shard.num_tokens, bitorder="little")
@@ -145,7 +157,9 @@ def test_a_segmenter_from_python(tmp_path: Path) -> None:
     assert versions_of(segmenter) == {"halves": "1"}
     with pytest.raises(ConfigError, match="The segmenter is called 'mecab'"):
         prepare_data(
-            corpus, tokenizer, config, str(tmp_path / "no"), segmenter=replace(segmenter, name="mecab")
+            Recipe(corpus=corpus, tokenizer=tokenizer, shards=config),
+            tmp_path / "no",
+            segmenter=replace(segmenter, name="mecab"),
         )
 
 
@@ -174,7 +188,7 @@ def test_text_without_spaces_marked_by_pieces_is_warned_of(
     japanese: CorpusConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = ShardsConfig(num_shards=1, num_processes=1, words="pieces")
-    prepare_data(japanese, UNIGRAM, config, str(tmp_path / "out"))
+    prepare_data(Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=config), tmp_path / "out")
     assert re.search(r"words have \d+\.\d pieces on average.*mecab: Japanese", warnings_of(caplog))
 
 
@@ -186,7 +200,7 @@ def test_chinese_wordpiece_is_warned_of(
     corpus = CorpusConfig(path=str(tmp_path / "a.txt"), validation_fraction=0)
     tokenizer = TokenizerConfig(library="tokenizers", kind="wordpiece", vocab_size=1750)
     config = ShardsConfig(num_shards=1, num_processes=1, words="pieces")
-    prepare_data(corpus, tokenizer, config, str(tmp_path / "out"))
+    prepare_data(Recipe(corpus=corpus, tokenizer=tokenizer, shards=config), tmp_path / "out")
     assert "masking whole words is nearly the same as masking tokens" in warnings_of(caplog)
 
 
@@ -195,5 +209,7 @@ def test_english_is_not_warned_of(test_data: Path, tmp_path: Path, caplog: pytes
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
     corpus = CorpusConfig(path=str(tmp_path / "a.txt"), validation_fraction=0)
     config = ShardsConfig(num_shards=1, num_processes=1, words="pieces")
-    prepare_data(corpus, TokenizerConfig(vocab_size=2000), config, str(tmp_path / "out"))
+    prepare_data(
+        Recipe(corpus=corpus, tokenizer=TokenizerConfig(vocab_size=2000), shards=config), tmp_path / "out"
+    )
     assert warnings_of(caplog) == ""

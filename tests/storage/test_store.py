@@ -20,7 +20,7 @@ from outlast.errors import (
     StorageError,
     StoreUnreachable,
 )
-from outlast.storage import Chunks, LocalStore, Store, open_store, split_url
+from outlast.storage import Chunks, LocalStore, Store, local_place, open_store, place_of, split_url
 from outlast.storage.addresses import is_forbidden, resolve
 from outlast.storage.http import HttpStore
 from outlast.storage.remote import ObjectStore
@@ -374,3 +374,18 @@ def test_a_pipe_is_only_a_path() -> None:
 def test_split_url() -> None:
     assert split_url("s3://bucket/data/manifest.json") == ("s3://bucket/data", "manifest.json")
     assert split_url("manifest.json") == (".", "manifest.json")
+
+
+def test_a_path_that_was_a_url_is_refused() -> None:
+    """A Path makes one / of two: what it names is a local folder called "s3:"."""
+    for place in (Path("s3://bucket/data"), Path("https://host/data")):
+        with pytest.raises(ConfigError, match=r"A Path cannot hold a URL[\s\S]*as text: (s3|https)://"):
+            open_store(place)
+    assert place_of(Path("s3/data")) == "s3/data"
+    assert place_of("s3://bucket/data") == "s3://bucket/data"
+
+
+def test_what_must_be_local_is_no_url() -> None:
+    with pytest.raises(ConfigError, match=r"must lie on this machine[\s\S]*s3://bucket/model"):
+        local_place("s3://bucket/model")
+    assert local_place("file:///models/a") == local_place(Path("/models/a")) == Path("/models/a")

@@ -25,6 +25,7 @@ from outlast.corpus.write import write_corpus
 from outlast.errors import ConfigError, CorpusError, StorageError
 from outlast.prepare import build
 from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
 from outlast.storage import Store, open_store, reader
 from outlast.storage.remote import ObjectStore
@@ -196,7 +197,7 @@ def test_little_of_a_file_is_asked_for_at_a_time(
 def built(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a build from the folder into a folder leaves, by name."""
     out = tmp_path_factory.mktemp("built") / "data"
-    assert prepare_data(corpus_at(str(folder)), TOKENIZER, SHARDS, str(out))
+    assert prepare_data(Recipe(corpus=corpus_at(str(folder)), tokenizer=TOKENIZER, shards=SHARDS), out)
     return contents(str(out))
 
 
@@ -212,8 +213,14 @@ def contents(url: str) -> dict[str, bytes]:
 def test_a_build_from_bucket_to_bucket_by_tasks(bucket: str, built: dict[str, bytes]) -> None:
     corpus, out = corpus_at(bucket), f"{bucket}-out"
     for task in range(2):
-        assert prepare_data(corpus, TOKENIZER, SHARDS, out, task=(task, 3)) is None
-    assert prepare_data(corpus, TOKENIZER, SHARDS, out, task=(2, 3)) == f"{out}/manifest.json"
+        assert (
+            prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=SHARDS), out, task=(task, 3))
+            is None
+        )
+    assert (
+        prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=SHARDS), out, task=(2, 3))
+        == f"{out}/manifest.json"
+    )
     assert contents(out) == built
 
 
@@ -229,7 +236,7 @@ def test_an_object_that_changes_during_a_build_ends_it(
 
     monkeypatch.setattr(build, "work_off", change)
     with pytest.raises(CorpusError, match=r"has changed[\s\S]*b\.txt[\s\S]*into another folder"):
-        prepare_data(corpus_at(bucket), TOKENIZER, SHARDS, str(out))
+        prepare_data(Recipe(corpus=corpus_at(bucket), tokenizer=TOKENIZER, shards=SHARDS), out)
     assert not (out / "manifest.json").exists()
 
 
@@ -326,7 +333,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_kept(
     corpus = replace(corpus_at(upload(folder, f"{bucket}/corpus")), validation_path=None)
     whole = str(tmp_path / "whole")
     here = replace(corpus, path=str(folder))
-    prepare_data(here, TOKENIZER, SHARDS, whole, cleaning=cleaning)
+    prepare_data(Recipe(corpus=here, tokenizer=TOKENIZER, shards=SHARDS, cleaning=cleaning), whole)
     existing = TokenizerConfig(path=f"{whole}/tokenizer")
     s3_environment.setattr(Store, "retry_seconds", 0.2)
     proxy.inject((), matching=of_corpus("sub/deep"))
@@ -335,13 +342,13 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_kept(
     proxy.inject(lambda number: fault if number >= num_reads else None, matching=of_corpus("sub/deep"))
     out = f"{bucket}/out"
     with pytest.raises(StorageError, match=rf"1 of 5 pieces failed[\s\S]*{message}[\s\S]*sub/deep/d.txt.zst"):
-        prepare_data(corpus, existing, SHARDS, out, cleaning=cleaning)
+        prepare_data(Recipe(corpus=corpus, tokenizer=existing, shards=SHARDS, cleaning=cleaning), out)
     records = "cleaning/scan/" if cleaning.needs_scan else "done/"
     done = [info for info in open_store(out).list(records) if info.name.endswith(".json")]
     assert len(done) == 4
     proxy.come_up()
     proxy.inject((), matching=lambda method, path: method == "PUT" and records in path)
-    assert prepare_data(corpus, existing, SHARDS, out, cleaning=cleaning)
+    assert prepare_data(Recipe(corpus=corpus, tokenizer=existing, shards=SHARDS, cleaning=cleaning), out)
     assert len([path for _, path in proxy.seen if path.endswith(".json")]) == 1, "only what was missing"
     ours, theirs = contents(out), contents(whole)
     assert ours.pop("plan.json") != theirs.pop("plan.json"), "here the tokenizer was given"

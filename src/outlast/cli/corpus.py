@@ -57,14 +57,5 @@ def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None
     from outlast.prepare.build import prepare_data
     from outlast.recipe import read_recipe
 
-    parsed = read_recipe(recipe, overrides)
-    manifest = prepare_data(
-        parsed.corpus,
-        parsed.tokenizer,
-        parsed.shards,
-        out,
-        cleaning=parsed.cleaning,
-        task=parse_task(task),
-        ray=ray,
-    )
+    manifest = prepare_data(read_recipe(recipe, overrides), out, task=parse_task(task), ray=ray)
     click.echo(manifest if manifest else "this share is done; the manifest follows with the last one")

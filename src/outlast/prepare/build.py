@@ -1,12 +1,13 @@
 """Raw text becomes a data set: corpus, then tokenizer, then shards, then the manifest that makes it count.
 
-In: the first three tables of a recipe and a folder (or URL) for the result. Out: the URL of
-``manifest.json``, which appears last. Every step is found done or done anew, so a build that was killed
+In: a recipe, of which the tables of the data half count, and a folder (or URL) for the result. Out: the URL
+of ``manifest.json``, which appears last. Every step is found done or done anew, so a build that was killed
 goes on where it stopped, and ends with the same bytes as one that was not (docs/design/building_shards.md).
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from outlast.build.drive import InProcesses, Run
@@ -30,26 +31,23 @@ from outlast.prepare.pairs import add_pairs
 from outlast.prepare.piece import BuildJob
 from outlast.prepare.tokenizer import ensure_tokenizer
 from outlast.prepare.words import WordRule, find_word_rule, name_words, versions_of
+from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
 from outlast.shards.manifest import MANIFEST_NAME
-from outlast.storage import Store, open_store
+from outlast.storage import Store, open_store, place_of
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import TokenizerManifest
 from outlast.tokenizer.words import Segmenter
 
-NO_CLEANING = CleaningConfig()
 TOKENIZER_WAIT_SECONDS = 4 * 3600.0
 _MADE_FIRST = ("cleaning/", "tokenizer/")
 _MORE_FOLDERS = (*_MADE_FIRST, "cleaning/scan/", "cleaning/drops/", "failed/")
 
 
 def prepare_data(
-    corpus: CorpusConfig,
-    tokenizer: TokenizerConfig,
-    shards: ShardsConfig,
-    out: str,
+    recipe: Recipe,
+    out: str | Path,
     *,
-    cleaning: CleaningConfig = NO_CLEANING,
     segmenter: Segmenter | None = None,
     task: Task | None = None,
     ray: str | None = None,
@@ -61,8 +59,8 @@ def prepare_data(
     "__main__":``, since its processes load the script's module again.
 
     Args:
+        recipe: its tables ``corpus``, ``cleaning``, ``tokenizer`` and ``shards``.
         out: folder or URL of the result.
-        cleaning: what is done to documents before they are tokenized, by default nothing.
         segmenter: finds words in the text, instead of ``shards.words``.
         task: build only this share of the pieces; task 0 trains the tokenizer, the others wait for it. Where
             duplicates are dropped, task 0 waits for the scans of the others.
@@ -79,7 +77,9 @@ def prepare_data(
         ShardError: the folder belongs to another build, or no pairs can be made of its documents.
         StorageError: the result cannot be written.
     """
+    corpus, cleaning, tokenizer, shards = recipe.corpus, recipe.cleaning, recipe.tokenizer, recipe.shards
     _check(corpus, shards, task, ray)
+    out = place_of(out)
     store = open_store(out)
     files = list_corpus(corpus)
     held_out = list_corpus(corpus, held_out=True) if corpus.validation_path is not None else ()

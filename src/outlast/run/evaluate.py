@@ -7,6 +7,7 @@ during training. As an override it counts here too.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from outlast.run.directory import RUN_NAME, read_description, read_recipe_tables
 from outlast.run.held_out import open_held_out
 from outlast.run.images import ImageParts, warn_of_classes
 from outlast.run.parts import Parts, RunParts
-from outlast.storage import open_store
+from outlast.storage import open_store, place_of
 from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluate import evaluate_sources
 from outlast.training.out_of_memory import explained_memory
@@ -30,9 +31,9 @@ from outlast.training.step import make_evaluation_step
 POLL_SECONDS = 5.0
 
 
-def evaluate_run(run_dir: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def evaluate_run(run_dir: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Evaluate the newest checkpoint of a run on the held-out split. Raises RunError where there is none."""
-    parts, restored = _open_run(run_dir, overrides)
+    parts, restored = _open_run(place_of(run_dir), overrides)
     return _evaluator(parts)(restored)
 
 

@@ -14,12 +14,12 @@ from outlast.run.directory import (
     restore_run,
 )
 from outlast.run.images import export_images
-from outlast.storage import open_store
+from outlast.storage import local_place, open_store
 from outlast.training.evaluations import read_evaluations
 from outlast.version import __version__
 
 
-def export_run(run_dir: str, out: Path) -> Path:
+def export_run(run_dir: str | Path, out: str | Path) -> Path:
     """Write the newest checkpoint of a run as a Hugging Face model folder; return the folder.
 
     All it takes is in the run directory: the data set may be gone.
@@ -28,6 +28,7 @@ def export_run(run_dir: str, out: Path) -> Path:
     from outlast.huggingface.tokenizer_files import write_tokenizer_files
     from outlast.tokenizer.encode import load_tokenizer
 
+    out = local_place(out)
     store = open_store(run_dir)
     description = read_description(store)
     is_of_images = description["recipe"].get("stream", {}).get("packing") == "images"

@@ -22,14 +22,14 @@ from outlast.recipe import make_recipe
 from outlast.run.directory import PARAMS_PREFIX, TOKENIZER_FOLDER
 from outlast.run.import_directory import RECIPE_NAME, check_place, digests_of, toml_tables, write_import
 from outlast.run.import_images import import_image_model
-from outlast.storage import Store, open_store
+from outlast.storage import Store, local_place, open_store, place_of
 from outlast.tokenizer.importing import read_foreign
 from outlast.tokenizer.manifest import TokenizerManifest, write_tokenizer
 
 _SEQUENCE_LENGTH = 512
 
 
-def import_model(folder: Path, out: str, *, tokenizer: Path | None = None) -> str:
+def import_model(folder: str | Path, out: str | Path, *, tokenizer: str | Path | None = None) -> str:
     """Import a model; return the URL of the run directory.
 
     Args:
@@ -42,6 +42,7 @@ def import_model(folder: Path, out: str, *, tokenizer: Path | None = None) -> st
         ConfigError: a model that cannot be computed exactly, a tokenizer of another model, a place that is
         taken. TokenizerError: no tokenizer, or one without the special pieces.
     """
+    folder, out = local_place(folder), place_of(out)
     if read_config(folder).get("model_type") == IMAGE_MODEL_TYPE:
         if tokenizer is not None:
             raise ConfigError(
@@ -49,7 +50,7 @@ def import_model(folder: Path, out: str, *, tokenizer: Path | None = None) -> st
             )
         return import_image_model(folder, out)
     pretrained = read_pretrained(folder)
-    manifest, files = read_foreign(tokenizer or folder)
+    manifest, files = read_foreign(local_place(tokenizer or folder))
     table = model_table(
         pretrained.config,
         vocab_size=manifest.vocab_size,

@@ -6,6 +6,7 @@ all there is to know of the run: its recipe, its tokenizer, attempts, checkpoint
 
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import jax
 
@@ -20,7 +21,7 @@ from outlast.run.description import keep_description
 from outlast.run.held_out import open_held_out
 from outlast.run.initialize import initialized_from
 from outlast.run.parts import RunParts
-from outlast.storage import Store, open_store
+from outlast.storage import Store, open_store, place_of
 from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.identity import arithmetic, check_identity, describe_promise
@@ -38,9 +39,9 @@ from outlast.training.step import make_evaluation_step, make_train_step
 @explained_memory()
 def train_run(
     recipe: Recipe | ImageRecipe,
-    run_dir: str,
+    run_dir: str | Path,
     *,
-    initialize_from: str | None = None,
+    initialize_from: str | Path | None = None,
     notice: Notice | None = None,
 ) -> TrainState:
     """Train, or go on training, until the recipe's last step.
@@ -56,6 +57,7 @@ def train_run(
         ConfigError: the recipe does not fit the data, or not the run that is there.
         RunError: another process owns the run, the loss is not finite, or the device has too little memory.
     """
+    run_dir = place_of(run_dir)
     use_compilation_cache(recipe.training.compilation_cache_dir)
     with ExitStack() as stack:
         if notice is None:
@@ -81,7 +83,7 @@ def train_run(
 
 
 def _start(
-    parts: RunParts, restored: Restored | None, *, run_dir: str, initialize_from: str | None
+    parts: RunParts, restored: Restored | None, *, run_dir: str, initialize_from: str | Path | None
 ) -> TrainState:
     recipe = parts.recipe
     if restored is not None:
@@ -92,7 +94,7 @@ def _start(
         return restored_state(parts, restored)
     state = parts.initial_state()
     if initialize_from is not None:
-        state = initialized_from(initialize_from, state, parts)
+        state = initialized_from(place_of(initialize_from), state, parts)
     log.info(
         "new run of %d steps, %s parameters",
         recipe.training.total_steps,

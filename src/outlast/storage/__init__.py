@@ -15,10 +15,22 @@ from outlast.errors import ConfigError
 from outlast.storage.local import LocalStore, local_failure
 from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
-__all__ = ["Chunks", "LocalStore", "ObjectInfo", "Pause", "Store", "local_failure", "open_store", "split_url"]
+__all__ = [
+    "Chunks",
+    "LocalStore",
+    "ObjectInfo",
+    "Pause",
+    "Store",
+    "local_failure",
+    "local_place",
+    "open_store",
+    "place_of",
+    "split_url",
+]
 
 _CLOUD_SCHEMES = ("gs", "s3", "az")
 _HTTP_SCHEMES = ("http", "https")
+_SCHEMES = ("file", *_CLOUD_SCHEMES, *_HTTP_SCHEMES)
 
 
 def open_store(url: str | Path) -> Store:
@@ -27,10 +39,10 @@ def open_store(url: str | Path) -> Store:
     Credentials come from the environment alone, under the names the clouds' own tools use.
 
     Raises:
-        ConfigError: an empty name, a scheme that is not known, a URL with a password in it, an address that
-        is never contacted.
+        ConfigError: an empty name, a scheme that is not known, a URL with a password in it or made a Path, an
+        address that is never contacted.
     """
-    text = str(url)
+    text = place_of(url)
     scheme = text.partition("://")[0] if "://" in text else "file"
     if scheme == "file":
         path = text.removeprefix("file://")
@@ -60,11 +72,32 @@ def open_store(url: str | Path) -> Store:
     raise ConfigError(
         f"The URL scheme {scheme!r} is not known.",
         where=text,
-        expected="a path, or one of file, " + ", ".join(_CLOUD_SCHEMES + _HTTP_SCHEMES),
+        expected="a path, or one of " + ", ".join(_SCHEMES),
     )
+
+
+def place_of(url: str | Path) -> str:
+    """Return a path or URL as text. Raises ConfigError for a URL made a Path, which has lost a slash."""
+    text = str(url)
+    scheme, colon, rest = text.partition(":/")
+    if isinstance(url, Path) and colon and not rest.startswith("/") and scheme in _SCHEMES:
+        raise ConfigError(
+            "A Path cannot hold a URL.",
+            where=repr(url),
+            expected=f"a Path of a local folder, or the URL as text: {scheme}://{rest}",
+        )
+    return text
+
+
+def local_place(place: str | Path) -> Path:
+    """Return the Path of a local file or folder. Raises ConfigError for a URL, which no Path can hold."""
+    text = place_of(place)
+    if "://" in text.removeprefix("file://"):
+        raise ConfigError("This must lie on this machine.", where=text, expected="the path of a local folder")
+    return Path(text.removeprefix("file://")).expanduser()
 
 
 def split_url(url: str | Path) -> tuple[str, str]:
     """Split the URL of an object into the URL of its folder and its name."""
-    folder, _, name = str(url).rpartition("/")
+    folder, _, name = place_of(url).rpartition("/")
     return folder or ".", name
