@@ -143,3 +143,25 @@ def test_a_pax_size_counts_and_members_are_capped(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("outlast.corpus.tar._MOST_MEMBERS", 3)
     with pytest.raises(ShardError, match="more members"):
         members(bytes(header() * 4))
+
+
+def test_links_devices_and_names_that_lead_elsewhere_may_be_passed_over() -> None:
+    kinds = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a character device", b"6": "a named pipe"}
+    plain = bytes(header(size=3)) + b"abc".ljust(BLOCK, b"\0")
+    elsewhere = b"".join(bytes(header(name, 3)) + bytes(BLOCK) for name in ("/a.jpg", "b/../a.jpg"))
+    content = b"".join(bytes(header("odd", kind=kind)) for kind in kinds) + elsewhere + plain + bytes(1024)
+    told: list[tuple[int, str]] = []
+    found = list(read_members(io.BytesIO(content), where="x", on_odd=lambda *what: told.append(what)))
+    assert found == [Member("a.jpg", 9 * BLOCK, 3, 8 * BLOCK)], "what follows is where it is"
+    assert told == [
+        *((number * BLOCK, f"'odd' is {what}") for number, what in enumerate(kinds.values())),
+        (4 * BLOCK, "'/a.jpg' has an absolute name"),
+        (6 * BLOCK, "'b/../a.jpg' has a name with `..` in it"),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "size"), [(b"1", 700), (b"2", 1), (b"S", 0), (b"Q", 0), (b"M", 0)])
+def test_what_hides_the_next_header_is_never_passed_over(kind: bytes, size: int) -> None:
+    content = bytes(header(size=size, kind=kind)) + bytes(4096)
+    with pytest.raises(ShardError, match=r"The member 'a\.jpg' is "):
+        list(read_members(io.BytesIO(content), where="x", on_odd=lambda *_: None))

@@ -1,19 +1,25 @@
 """Existing tars become a data set: indexed where they lie, copied otherwise, found again after a kill."""
 
+import io
 import json
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from outlast.cli.main import main
 from outlast.errors import ConfigError, OutlastError, ShardError
 from outlast.images.import_tars import import_tars
 from outlast.images.index import open_index, read_index
 from outlast.images.manifest import check_num_classes, parse_image_manifest, read_image_manifest
+from outlast.images.pixels import RawPixels
 from outlast.images.records import FieldRules
-from outlast.images.verify import verify_images
+from outlast.images.repack import repack_images
+from outlast.images.verify import describe_images, summarize_images, verify_images
 from outlast.shards.manifest import read_manifest
 from outlast.storage import open_store
 from support.files import serving_folder
@@ -118,7 +124,7 @@ def test_what_cannot_be_imported_says_so(tars: Path, tmp_path: Path) -> None:
         import_tars({"train": [f"{tars}/t-{{000..003}}.tar"]}, out, FieldRules())
     with pytest.raises(ConfigError, match=r"Two tars have the name 't-000\.tar'"):
         import_tars({"train": [f"{tars}/t-000.tar"], "validation": [f"{tars}/t-000.tar"]}, out, FieldRules())
-    with pytest.raises(ConfigError, match="cannot be called"):
+    with pytest.raises(ConfigError, match="cannot be that of a shard"):
         import_tars({"train": [str(write_tar(tmp_path / "a b.tar", files(0, 1)))]}, out, FieldRules())
     (tmp_path / "cut.tar").write_bytes((tars / "t-000.tar").read_bytes()[:1500])
     splits = {"train": [f"{tars}/t-000.tar", str(tmp_path / "cut.tar")]}
@@ -128,6 +134,93 @@ def test_what_cannot_be_imported_says_so(tars: Path, tmp_path: Path) -> None:
     empty = write_tar(tmp_path / "empty.tar", [("README", b"")])
     with pytest.raises(ShardError, match="no example"):
         import_tars({"train": [str(empty)]}, str(tmp_path / "none"), FieldRules(), num_processes=1)
+
+
+def test_each_failing_tar_is_told_once(tars: Path, tmp_path: Path) -> None:
+    for number in (0, 2):
+        path = tars / f"t-{number:03d}.tar"
+        path.write_bytes(path.read_bytes()[:1500])
+    line = [
+        "shards",
+        "import",
+        f"{tars}/t-{{000..002}}.tar",
+        "--out",
+        str(tmp_path / "out"),
+        "--processes",
+        "1",
+    ]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 1
+    for number in (0, 2):
+        assert f"{done.output}{done.exception}".count(f"t-{number:03d}.tar") == 1
+    assert "piece 2 failed; the others go on" in done.output
+
+
+@pytest.mark.parametrize("name", ["a b.tar", ".a.tar", "a" * 190 + ".tar", "é.tar"])
+def test_a_name_that_no_shard_may_have_is_refused_with_the_rule(name: str, tmp_path: Path) -> None:
+    tar = write_tar(tmp_path / name, files(0, 1))
+    with pytest.raises(ConfigError, match="cannot be that of a shard") as caught:
+        import_tars({"train": [str(tar)]}, str(tmp_path / "out"), FieldRules(), num_processes=1)
+    assert "no dot in front, and not more than 200 characters" in str(caught.value.expected)
+
+
+def test_links_and_absolute_names_are_skipped_where_that_is_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "t.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, content in (*files(1, 2), ("/etc/x.jpg", b"abc"), ("../y.jpg", b"abc"), *files(3, 1)):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+            if name == "1.jpg":
+                link = tarfile.TarInfo("1.txt")
+                link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+                tar.addfile(link)
+    with pytest.raises(ShardError, match=r"'1\.txt' is a symbolic link\.") as caught:
+        import_tars({"train": [str(path)]}, str(tmp_path / "stop"), FieldRules(), num_processes=1)
+    assert "--on-bad skip" in str(caught.value.remedy)
+    out = str(tmp_path / "skip")
+    url = import_tars({"train": [str(path)]}, out, FieldRules(on_bad="skip"), num_processes=1)
+    manifest, _ = read_image_manifest(url)
+    assert manifest.shards("train")[0].num_examples == 3
+    assert manifest.provenance["counts"]["train"]["skipped_members"] == 3
+    assert "3 skipped members were left out" in caplog.messages
+    shown = [message for message in caplog.messages if message.startswith("skipped: t.tar, byte ")]
+    assert [message.rpartition(": ")[2] for message in shown] == [
+        "'1.txt' is a symbolic link",
+        "'/etc/x.jpg' has an absolute name",
+        "'../y.jpg' has a name with `..` in it",
+    ]
+    assert verify_images(url) == []
+    assert "3 skipped members of train" in summarize_images(describe_images(url))["left out"]
+    pixels = RawPixels(short_side=16, max_pixels=2**20)
+    again = repack_images(url, str(tmp_path / "again"), "pixels", pixels, num_processes=1)
+    assert verify_images(again) == []
+
+
+def test_patterns_name_the_tars_that_are_there(
+    tars: Path, tmp_path: Path, s3_server: S3Server, s3_environment: pytest.MonkeyPatch
+) -> None:
+    def names(*patterns: str) -> list[str]:
+        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        url = import_tars({"train": patterns}, str(out), FieldRules(), num_processes=1)
+        return [entry.name for entry in read_image_manifest(url)[0].shards("train")]
+
+    every = [f"t-{number:03d}.tar" for number in range(3)]
+    assert names(f"{tars}/*.tar") == every
+    assert names(f"{tars}/t-{{002,000}}*.tar", f"{tars}/t-00[1].tar") == [every[2], every[0], every[1]]
+    bucket = open_store(f"{s3_server.new_bucket()}/some/tars")
+    for path in tars.glob("*.tar"):
+        bucket.create(path.name, [path.read_bytes()])
+    bucket.create("t-000.txt", [b"not meant"])
+    assert names(f"{bucket.url}/t-*.tar") == every
+    with pytest.raises(ShardError, match="No file matches") as caught:
+        names(f"{bucket.url}/u-*.tar")
+    assert caught.value.where == f"{bucket.url}/u-*.tar"
+    with serving_folder(tars) as url, pytest.raises(ShardError, match="gives no list of its files") as caught:
+        names(f"{url}/t-*.tar")
+    assert "braces" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("names", [("x", "x.tar"), ("x.index.safetensors", "x.tar"), ("plan.json",)])
@@ -193,7 +286,7 @@ def test_every_awkward_tar_is_imported_whole_or_refused(test_data: Path, tmp_pat
             continue
         assert verify_images(url) == [], name
         outcomes["imported"] += 1
-    assert outcomes == {"imported": 8, "no example": 29, "refused": 51}
+    assert outcomes == {"imported": 9, "no example": 38, "refused": 41}
 
 
 def test_damaged_manifests_and_indexes_are_refused(tmp_path: Path) -> None:

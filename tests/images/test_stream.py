@@ -156,6 +156,17 @@ def test_an_undecodable_image_is_replaced_by_the_next_of_its_window(
     assert len(warnings) == len(BROKEN)
     for number in BROKEN:
         assert any(f"'{number:06d}.jpg'" in text and "shard-0000" in text for text in warnings), warnings
+    assert all("another takes its place" in text for text in warnings)
+
+
+def test_in_evaluation_no_image_is_said_to_take_the_place_of_another(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in make_stream(broken).evaluation_batches():
+        pass
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == len(BROKEN)
+    assert all("counts with weight 0" in text and "takes its place" not in text for text in warnings)
 
 
 def test_a_replaced_row_is_the_same_after_a_resume_and_with_any_threads(broken: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import zstandard
-from outlast.build.work import work_off
 
+from outlast.build.tasks import drive_share
 from outlast.cleaning.config import CleaningConfig
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
@@ -230,11 +230,11 @@ def test_an_object_that_changes_during_a_build_ends_it(
     out = tmp_path / "out"
 
     def change(*arguments: Any) -> None:
-        work_off(*arguments)
+        drive_share(*arguments)
         store = open_store(bucket)
         store.replace("b.txt", [store.read("b.txt").swapcase()])
 
-    monkeypatch.setattr(build, "work_off", change)
+    monkeypatch.setattr(build, "drive_share", change)
     with pytest.raises(CorpusError, match=r"has changed[\s\S]*b\.txt[\s\S]*into another folder"):
         prepare_data(Recipe(corpus=corpus_at(bucket), tokenizer=TOKENIZER, shards=SHARDS), out)
     assert not (out / "manifest.json").exists()

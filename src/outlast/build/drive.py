@@ -1,7 +1,8 @@
 """Working off the pieces of a job, with a line of progress for a person.
 
 In: a job and its pieces. Out: nothing but what the job writes; where each piece leaves a record, the records.
-A piece that fails is named at once; the others go on. One that a killed run had finished is not built again.
+A piece that fails is said at once, the others go on, and its reason is told at the end, once. One that a
+killed run had finished is not built again.
 """
 
 import os
@@ -94,7 +95,8 @@ def drive(
     last: list[str] = []
 
     def on_failure(piece: P, error: OutlastError) -> None:
-        log.error("%s failed: %s", name(piece), error)
+        if len(pieces) > 1:
+            log.error("%s failed; the others go on", name(piece))
 
     with ProgressLine(gauge.what, gauge.total) as line:
 
@@ -115,6 +117,9 @@ def drive(
         seconds = format_seconds(time.monotonic() - began)
         log.info("%s: %s", gauge.what, f"{last[0]} in {seconds}" if last else "nothing")
     if failures:
+        for piece in pieces:
+            if piece.piece in failures and piece.piece != min(failures):  # the first one's is raised
+                log.error("%s failed: %s", name(piece), failures[piece.piece])
         raise first_failure(failures, len(pieces), noun)
 
 

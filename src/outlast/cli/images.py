@@ -9,7 +9,8 @@ _on_bad_option = click.option(
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="What becomes of an example without image or label: an error, or left out and counted.",
+    help="What becomes of an example without image or label, and of a link or an absolute name in a tar: an "
+    "error, or left out and counted.",
 )
 _processes_option = click.option(
     "--processes", type=click.IntRange(min=1), help="Shards in work at once.  [default: one for each core]"
@@ -38,8 +39,9 @@ def import_tars(
 ) -> None:
     """Make a data set of WebDataset tars, or of any tars that hold images with labels.
 
-    TAR is a path or URL and may use braces: train-{000000..000639}.tar. Tars that lie in --out stay as they
-    are; others are copied there. The same line again continues a killed import.
+    TAR is a path or URL and may use braces, train-{000000..000639}.tar, or be a pattern in quotes,
+    's3://bucket/train-*.tar'. Tars that lie in --out stay as they are; others are copied there. The same line
+    again continues a killed import.
     """
     from outlast.images.import_tars import import_tars as import_all
     from outlast.images.records import FieldRules

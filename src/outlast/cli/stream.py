@@ -46,7 +46,7 @@ def bench(
     cache_dir: str | None,
     as_json: bool,
 ) -> None:
-    """Measure a data set of text or images: the whole stream, and the store, decoding and memory alone.
+    """Measure a data set of text or images: the whole stream; store or disk, decoding and memory alone.
 
     Says in a sentence what limits it, and what to change.
     """
@@ -76,6 +76,7 @@ def bench(
     if as_json:
         click.echo(json.dumps(rates))
         return
-    verdict = rates.pop("verdict")
-    print_fields({name.replace("_", " "): value for name, value in rates.items()}, as_json=False)
+    verdict, source = rates.pop("verdict"), rates.pop("source")
+    shown = {name.replace("_", " ").replace("store", source): value for name, value in rates.items()}
+    print_fields(shown, as_json=False)
     click.echo(verdict)

@@ -85,6 +85,12 @@ def _find_remote(path: str, include: str, exclude: Sequence[str]) -> list[FoundF
     is_file = bool(name) and not name.endswith("/")
     if is_file and store.retry(lambda: store.exists(name)):
         return [FoundFile(name.rpartition("/")[2], path, store, name)]
+    if path.startswith(HTTP_SCHEMES) and glob.has_magic(name):
+        return _refuse(
+            path,
+            "A web server gives no list of its files, so nothing can be matched there.",
+            "name each file",
+        )
     if path.startswith(HTTP_SCHEMES):
         return _refuse(path, "There is no such file.", "name single files: a web server gives no list")
     if glob.has_magic(name):

@@ -3,14 +3,14 @@
 In: an open file. Out: a ``Member`` for each regular file in it: name, offset, size. Understood are v7, ustar,
 GNU (long names, sizes in base 256) and pax headers. A link, a device, a sparse file, a name that leads
 elsewhere, a damaged header and anything behind the archive's end are refused with the offset of the header: a
-reader that passed over them would lose examples without a word. Folders and volume labels hold no bytes and
-are passed over.
+reader that passed over them would lose examples without a word. A caller who wants to hear of each may have
+links, devices and such names passed over. Folders and volume labels hold no bytes and are passed over.
 
 Sources: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Interchange Format"; the GNU tar manual,
 "Basic Tar Format".
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
@@ -37,6 +37,8 @@ _REFUSED = {
     b"N": "a table of long names as GNU tar wrote it before 1.12",
     b"D": "a folder with a list of names",
 }
+_WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"6")
+"""Of what is refused: kinds that are a header and no more, so that what follows is found without a doubt."""
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"\x1f\x9d": "compress",
@@ -68,12 +70,16 @@ class _Extended:
     seen: bool = field(default=False, repr=False)
 
 
-def read_members(file: BinaryIO, *, where: str) -> Iterator[Member]:
+def read_members(
+    file: BinaryIO, *, where: str, on_odd: Callable[[int, str], object] | None = None
+) -> Iterator[Member]:
     """Yield the regular files of an archive, in order.
 
     Args:
         file: at any position; it is read and moved.
         where: the archive's name, for messages.
+        on_odd: told of each link, device or pipe and of each file without a name or with one that leads
+            elsewhere, by its byte and what it is; the member is passed over then. None: it is an error.
 
     Raises:
         ShardError: whatever is not a plain archive of regular files, with the byte at which it was found.
@@ -108,8 +114,13 @@ def read_members(file: BinaryIO, *, where: str) -> Iterator[Member]:
         name = _decode(extended.name if extended.name is not None else _header_name(header))
         member = Member(name, position + BLOCK, size_bytes, position)
         if not _is_passed_over(kind, name):
-            _check_member(member, kind, extended, size, place)
-            yield member
+            problem = _check_member(member, kind, extended, size, place)
+            if problem is None:
+                yield member
+            elif on_odd is None:
+                raise ShardError(f"The member {problem}.", where=place, remedy=_PACK_AGAIN)
+            else:
+                on_odd(position, problem)
         else:
             member = member._replace(size_bytes=0 if kind == _FOLDER else size_bytes)
         position = _following(position, member.size_bytes)
@@ -129,23 +140,28 @@ def _is_passed_over(kind: bytes, name: str) -> bool:
     return kind in (_FOLDER, _LABEL) or (kind == b"\0" and name.endswith("/"))
 
 
-def _check_member(member: Member, kind: bytes, extended: _Extended, size: int, place: str) -> None:
-    problem = None
+def _check_member(member: Member, kind: bytes, extended: _Extended, size: int, place: str) -> str | None:
+    """Return why a member is none of the files that are read, None for one that is.
+
+    Raises ShardError for what cannot be passed over either: nobody can tell where the next header is.
+    """
+    named = f"{member.name!r:.200}"
     if kind not in _REGULAR:
-        problem = f"is {_REFUSED.get(kind, f'of the unknown type {kind!r}')}"
-    elif extended.is_sparse:
-        problem = "is a sparse file"
-    elif not member.name:
-        problem = "has no name"
-    elif member.name.startswith("/"):
-        problem = "has an absolute name"
-    elif ".." in member.name.split("/"):
-        problem = "has a name with `..` in it"
-    if problem:
-        raise ShardError(f"The member {member.name!r:.200} {problem}.", where=place, remedy=_PACK_AGAIN)
+        what = _REFUSED.get(kind, f"of the unknown type {kind!r}")
+        if kind in _WITHOUT_CONTENT and not member.size_bytes:
+            return f"{named} is {what}"
+        size_text = f" of {member.size_bytes} bytes" if kind in _WITHOUT_CONTENT else ""
+        raise ShardError(f"The member {named} is {what}{size_text}.", where=place, remedy=_PACK_AGAIN)
+    if extended.is_sparse:
+        raise ShardError(f"The member {named} is a sparse file.", where=place, remedy=_PACK_AGAIN)
     if member.offset + member.size_bytes > size:
         expected = f"{member.size_bytes} bytes from {member.offset}, and the file has {size}"
-        raise _ends_within(f"the member {member.name!r:.200}", place, expected)
+        raise _ends_within(f"the member {named}", place, expected)
+    if not member.name:
+        return f"{named} has no name"
+    if member.name.startswith("/"):
+        return f"{named} has an absolute name"
+    return f"{named} has a name with `..` in it" if ".." in member.name.split("/") else None
 
 
 def _check_end(file: BinaryIO, position: int, size: int, where: str) -> None:

@@ -6,9 +6,10 @@ stays where it is; any other is copied there as it is, byte for byte. A killed i
 that are missing.
 """
 
+import glob
 import hashlib
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,13 +20,13 @@ import pydantic
 from outlast.build.drive import drive_missing
 from outlast.build.plan import PLAN_NAME, agree_on_plan, write_record
 from outlast.build.processes import Count
-from outlast.corpus.tar import read_members
-from outlast.errors import ConfigError, ObjectNotFound, ShardError, StorageError
+from outlast.corpus.files import find_files
+from outlast.errors import ConfigError, CorpusError, ObjectNotFound, ShardError, StorageError
 from outlast.images.braces import expand_braces
 from outlast.images.index import index_name, write_index
 from outlast.images.manifest import ImageShardEntry, write_image_manifest
 from outlast.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
-from outlast.images.records import FieldRules, Tally, read_examples
+from outlast.images.records import FieldRules, Tally, plain_members, read_examples
 from outlast.logs import format_count, log
 from outlast.shards.manifest import MANIFEST_NAME, Name
 from outlast.storage import Store, open_store, split_url
@@ -33,6 +34,8 @@ from outlast.storage.spool import Spooled, spool_failed
 from outlast.version import __version__
 
 _NAME = pydantic.TypeAdapter(Name)
+_MOST_NAME = 200
+_MOST_NAMED = 20
 _RANGE_BYTES = 8 * 2**20
 _SPLITS = ("train", "validation", "test")
 
@@ -70,7 +73,7 @@ def import_tars(
 
     Args:
         tars: paths or URLs of the tars of each split (train, validation, test), in order, in brace notation
-            (``train-{000000..000639}.tar``).
+            (``train-{000000..000639}.tar``) or as patterns (``train-*.tar``), but for those behind http.
         out: folder or URL for indexes and manifest, and for the tars that lie elsewhere.
         num_processes: that read tars side by side; None: one for each core. A script that calls this with
             more than one needs ``if __name__ == "__main__":``.
@@ -107,16 +110,25 @@ def import_tars(
         counted=("images", "B", ""),
     )
     refuse_stray_labels(store, records, None)
-    for name in ("ignored_files", "bad_examples"):
-        if count := sum(getattr(record, name) for record in records):
-            log.warning("%d %s were left out", count, name.replace("_", " "))
+    _tell_what_was_left_out(records)
     provenance = {"tars": identity, "versions": versions}
     write_image_manifest(store, make_image_manifest(records, None, provenance))
     return url
 
 
+def _tell_what_was_left_out(records: Sequence[ImageRecord]) -> None:
+    for name in ("ignored_files", "bad_examples", "skipped_members"):
+        if count := sum(getattr(record, name) for record in records):
+            log.warning("%d %s were left out", count, name.replace("_", " "))
+    named = [name for record in records for name in record.skipped_names]
+    for name in named[:_MOST_NAMED]:
+        log.warning("skipped: %s", name)
+    if len(named) > _MOST_NAMED:
+        log.warning("and more; the first %d of each tar stand in done/*.json", _MOST_NAMED)
+
+
 def _plan(tars: Mapping[str, Sequence[str]]) -> list[TarPiece]:
-    urls = [(split, url) for split in _SPLITS for text in tars.get(split, ()) for url in expand_braces(text)]
+    urls = [(split, url) for split in _SPLITS for text in tars.get(split, ()) for url in _expand(text)]
     if not urls:
         raise ConfigError("No tar is named.", expected="outlast shards import TAR... --out DIR")
     taken: dict[str, str] = {}
@@ -131,6 +143,24 @@ def _plan(tars: Mapping[str, Sequence[str]]) -> list[TarPiece]:
             raise ShardError("There is no such tar.", where=url, remedy="check the path") from None
         pieces.append(TarPiece(piece=number, split=split, url=url, size_bytes=size_bytes))
     return pieces
+
+
+def _expand(text: str) -> Iterator[str]:
+    """Yield the tars that a name stands for: each of its braces, of a pattern all that match, by name.
+
+    Raises:
+        ShardError: a pattern that nothing matches, or one on a web server, which gives no list.
+    """
+    for name in expand_braces(text):
+        if not glob.has_magic(name):
+            yield name
+            continue
+        try:
+            found = find_files(name, "**")
+        except CorpusError as error:
+            remedy = "name the tars that are there, one by one or with braces: train-{000000..000639}.tar"
+            raise ShardError(error.message, where=error.where, remedy=remedy) from None
+        yield from (file.path for file in found)
 
 
 def _take_names(name: str, url: str, taken: dict[str, str]) -> None:
@@ -154,13 +184,15 @@ def _take_names(name: str, url: str, taken: dict[str, str]) -> None:
 
 def _check_name(name: str, url: str) -> None:
     try:
-        _NAME.validate_python(name)
+        for own in (name, index_name(name)):
+            _NAME.validate_python(own)
     except pydantic.ValidationError:
         raise ConfigError(
-            f"A shard cannot be called {name!r:.200}.",
+            f"The tar's name {name!r:.250} cannot be that of a shard.",
             where=url,
-            expected="letters, digits, dots, hyphens and underscores",
-            remedy="rename the tar",
+            expected="A-Z, a-z, 0-9, dots, hyphens and underscores alone, no dot in front, and not more than "
+            f"{_MOST_NAME} characters with the index, {index_name('NAME.tar')}",
+            remedy="rename the tar: a manifest names its files so that no name leads out of its folder",
         ) from None
 
 
@@ -184,7 +216,7 @@ class TarImporter:
         spool_folder = self.store.local_path(".")
         with opened_tar(source, name, piece.size_bytes, url=piece.url, spool_folder=spool_folder) as file:
             where = piece.url
-            members = read_members(file, where=where)
+            members = plain_members(file, self.job.rules, tally, where=where)
             examples = list(read_examples(file, members, self.job.rules, tally, where=where))
             content = Spooled(b"", [file])
             digest = hashlib.sha256()
@@ -213,6 +245,8 @@ class TarImporter:
             image_bytes=sum(example.size_bytes for example in examples),
             ignored_files=tally.ignored_files,
             bad_examples=tally.bad_examples,
+            skipped_members=len(tally.skipped_members),
+            skipped_names=tuple(f"{name}, {what}" for what in tally.skipped_members[:_MOST_NAMED]),
         )
         write_record(self.store, record)
         return record

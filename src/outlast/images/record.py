@@ -31,7 +31,8 @@ class ImageRecord:
         most_label_place: file and place where it stands, without the folder, so that a record says the same
             wherever the sources lie; "" where labels have been checked before.
         image_bytes: of all images.
-        ignored_files, bad_examples: what became no example.
+        ignored_files, bad_examples, skipped_members: what became no example.
+        skipped_names: of the first of those members, for a person.
     """
 
     piece: int
@@ -41,6 +42,8 @@ class ImageRecord:
     image_bytes: int
     ignored_files: int = 0
     bad_examples: int = 0
+    skipped_members: int = 0
+    skipped_names: tuple[str, ...] = ()
     most_label_place: str = ""
 
 
@@ -93,6 +96,8 @@ def make_image_manifest(
             "ignored_files": sum(record.ignored_files for record in of_split),
             "bad_examples": sum(record.bad_examples for record in of_split),
         }
+        if skipped := sum(record.skipped_members for record in of_split):
+            counts[split]["skipped_members"] = skipped
     if not splits:
         raise ShardError(
             "The sources hold no example.",

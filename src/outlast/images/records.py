@@ -11,10 +11,10 @@ comes again later in the tar is refused, where WebDataset makes an example of it
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from outlast.corpus.tar import Member
+from outlast.corpus.tar import Member, read_members
 from outlast.errors import ConfigError, ShardError
 
 IMAGE_FIELDS = "ppm;jpg;jpeg;png"
@@ -47,7 +47,8 @@ class FieldRules:
         image: field names, the first one present counts.
         label: ``cls`` is a field that holds an integer as text; ``json:label`` the key ``label`` of a field
             that holds a JSON object. The first one present counts.
-        on_bad: what becomes of an example without image or label: an error, or left out and counted.
+        on_bad: what becomes of an example without image or label, and of a member that is a link, a device or
+            has a name that leads elsewhere: an error, or left out and counted.
 
     Raises:
         ConfigError: no field is named.
@@ -83,6 +84,8 @@ class Tally:
     ignored_files: int = 0
     """Files whose name has no key or no field, or is private as ``__name__`` is."""
     bad_examples: int = 0
+    skipped_members: list[str] = field(default_factory=list[str])
+    """Links, devices and files whose name leads elsewhere: byte, name and kind."""
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -92,6 +95,25 @@ def split_name(name: str) -> tuple[str, str] | None:
     if found is None or _PRIVATE.match(name):
         return None
     return found[1], found[2].lower()
+
+
+def plain_members(file: BinaryIO, rules: FieldRules, tally: Tally, *, where: str) -> Iterator[Member]:
+    """Yield the files of a tar; what is none, or has a name that leads elsewhere, becomes what the rules say.
+
+    Raises:
+        ShardError: a damaged tar; under ``stop`` also a link, a device or such a name.
+    """
+
+    def on_odd(position: int, problem: str) -> None:
+        if rules.on_bad == "stop":
+            raise ShardError(
+                f"The member {problem}.",
+                where=f"{where}, byte {position}",
+                remedy="leave such members out with --on-bad skip, or write the tar again without them",
+            )
+        tally.skipped_members.append(f"byte {position}: {problem}")
+
+    return read_members(file, where=where, on_odd=on_odd)
 
 
 def read_examples(

@@ -161,7 +161,8 @@ class Repacker:
                 opened_tar(source, entry.name, entry.size_bytes, url=where, spool_folder=spool_folder)
             )
             _check_digest(file, entry, where)
-            names = {member.offset: member.name for member in read_members(file, where=where)}
+            members = read_members(file, where=where, on_odd=lambda *_: None)  # none of them is in the index
+            names = {member.offset: member.name for member in members}
             writer = stack.enter_context(ImageShardWriter(0, spool_folder=spool_folder))
             for offset, size_bytes, label in zip(*(column.tolist() for column in index), strict=True):
                 file.seek(offset)

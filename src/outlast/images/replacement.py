@@ -1,8 +1,9 @@
 """What stands in for an image that cannot be decoded, and how many may be so.
 
-In: a row of a step. Out: the records that follow its own in its window, round and round: the first one that
-decodes takes its place. That is a function of the order and the data alone, so every process, every thread
-and every resume replaces alike, and no other row moves.
+In: a row of a training step. Out: the records that follow its own in its window, round and round: the first
+one that decodes takes its place. That is a function of the order and the data alone, so every process, every
+thread and every resume replaces alike, and no other row moves. In evaluation nothing stands in: the row
+counts with weight 0.
 """
 
 import threading
@@ -44,13 +45,14 @@ class UndecodableImages:
     def __contains__(self, place: tuple[int, int]) -> bool:
         return place in self._found
 
-    def add(self, place: tuple[int, int], where: str, reason: str) -> None:
+    def add(self, place: tuple[int, int], where: str, reason: str, *, is_replaced: bool) -> None:
         """Count an image and name it in a warning, once.
 
         Args:
             place: shard and record.
             where: the tar, the byte and the name of the image.
             reason: why it cannot be decoded.
+            is_replaced: another takes its place, as in training; in evaluation none does.
 
         Raises:
             ShardError: there are more of them than the run allows.
@@ -60,7 +62,8 @@ class UndecodableImages:
                 return
             self._found[place] = reason
             count = len(self._found)
-        log.warning("undecodable image %d, another takes its place: %s: %s", count, where, reason)
+        fate = "another takes its place" if is_replaced else "it counts with weight 0 and none in its place"
+        log.warning("undecodable image %d, %s: %s: %s", count, fate, where, reason)
         if count > self._limit:
             raise ShardError(
                 f"{count} of {self._num_examples} images could not be decoded. The last one: {reason}.",

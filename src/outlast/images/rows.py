@@ -102,7 +102,7 @@ class ImageRows:
 
         def fill(row: int, image: Pixels) -> int:
             place = (int(shards[row]), int(records[row]))
-            label = self._try(place, crop, image)
+            label = self._try(place, crop, image, is_replaced=False)
             if label is None:
                 image[...] = 0
                 decoded[row] = 0
@@ -133,7 +133,7 @@ class ImageRows:
         def fill(row: int, image: Pixels) -> int:
             crop = crop_of(row)
             for place in places_of(row):
-                label = self._try(place, crop, image)
+                label = self._try(place, crop, image, is_replaced=True)
                 if label is not None:
                     return label
             raise ShardError(
@@ -162,7 +162,9 @@ class ImageRows:
                 pass
         return batch
 
-    def _try(self, place: tuple[int, int], crop_of: CropOf, image: Pixels) -> int | None:
+    def _try(
+        self, place: tuple[int, int], crop_of: CropOf, image: Pixels, *, is_replaced: bool
+    ) -> int | None:
         """Fill an example with an image and return its label; None where the image does not decode."""
         if place in self.undecodable:
             return None
@@ -175,7 +177,7 @@ class ImageRows:
         except Undecodable as error:
             name = member_name(bytes(tar[offset - BLOCK : offset]))
             where = f"{self._entries[shard].name}, byte {offset}, {name!r:.200}"
-            self.undecodable.add(place, where, str(error))
+            self.undecodable.add(place, where, str(error), is_replaced=is_replaced)
             return None
         return int(index.label[record])
 

@@ -1,4 +1,4 @@
-"""How fast a data set can be streamed on this machine, and what limits it: the store, decoding or memory.
+"""How fast a data set can be streamed here, and what limits it: store or disk, decoding or memory.
 
 In: the ``[stream]`` table, and what opens it. Out: rates of the whole stream and of each of its parts
 alone, in examples per second, so that the smallest names the limit. Bounded in time; what was fetched is
@@ -35,6 +35,7 @@ _REMEDIES = {
     "to the store's region.",
     "decoding": "Give it more cores, or store the pictures anew: outlast shards repack.",
     "gathering": "Raise stream.reader_threads, or make examples longer.",
+    "disk": "Move the data set to a faster disk; one that was read before comes from memory, and is faster.",
     "memory": "Nothing is left to gain: the batches are made as fast as memory takes them.",
 }
 
@@ -47,12 +48,13 @@ class StreamRates:
         examples_per_second: of the whole stream, from the second batch on; 0 where none came in time.
         first_batch_seconds: until the first batch; None where none came in time.
         waiting_share: of a consumer whose step takes ``step_seconds``, 0 to 1, from the second batch on.
-        store_examples_per_second: if the store were all there is.
+        store_examples_per_second: if the store, of a local data set the disk, were all there is.
         store_megabytes_per_second: of fetching alone, in memory.
         latency_seconds: of a request for one byte, median.
         decode_examples_per_second: of decoding, or for text of gathering, alone; None where nothing came.
         copy_examples_per_second: of copying finished batches in memory; None where nothing came.
-        limit: ``store``, ``decoding``, ``gathering`` or ``memory``.
+        source: where the shards lie: ``store``, or ``disk`` of a local data set.
+        limit: the source, ``decoding``, ``gathering`` or ``memory``.
         verdict: what limits the stream, and what to change, in a sentence each.
     """
 
@@ -64,6 +66,7 @@ class StreamRates:
     latency_seconds: float
     decode_examples_per_second: float | None
     copy_examples_per_second: float | None
+    source: Literal["store", "disk"]
     limit: str
     verdict: str
 
@@ -139,7 +142,8 @@ def measure_stream(
             copy = _repeat(lambda: [np.copy(array) for array in batch.values()], part / 2)
             copy *= stream.process_batch_size
     store = bytes_per_second / example_bytes
-    rates = {"store": store, work: decode, "memory": copy}
+    source = "store" if stream.store.local_path(names[0][0]) is None else "disk"
+    rates = {source: store, work: decode, "memory": copy}
     limit = min((alone, name) for name, alone in rates.items() if alone is not None)[1]
     return StreamRates(
         examples_per_second=rate,
@@ -150,6 +154,7 @@ def measure_stream(
         latency_seconds=latency,
         decode_examples_per_second=decode,
         copy_examples_per_second=copy,
+        source=source,
         limit=limit,
         verdict=_verdict(limit, rates),
     )
