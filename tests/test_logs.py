@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlast.logs import ProgressLine, format_count, format_seconds, log, set_up
+from outlast.logs import ProgressLine, format_count, format_seconds, log, set_up, tell_end
 from support.terminal import Terminal, shown_on
 
 
@@ -130,3 +130,22 @@ def test_on_a_terminal_a_message_stands_above_the_line_of_progress(monkeypatch: 
     rows = shown_on(terminal)
     assert "something happened" in rows  # a row of its own, not behind the bar
     assert any(row.startswith("training") for row in rows)
+
+
+def test_on_a_terminal_a_message_is_neither_cut_nor_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    set_up()
+    message = f"exported: s3://bucket/[red]name :smile: 123 /{'long/' * 30}"
+    log.info("%s", message)
+    assert terminal.getvalue() == message + "\n"
+
+
+def test_the_end_names_commands_that_a_shell_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up()
+    tell_end("done: my run", ("evaluate", "my run"), ("export", "my run", "model"))
+    assert capsys.readouterr().err == (
+        "done: my run; next: outlast evaluate 'my run'   or: outlast export 'my run' model\n"
+    )

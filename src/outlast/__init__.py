@@ -33,7 +33,12 @@ def __getattr__(name: str) -> Any:
         return list(_modules())
     if name not in _modules():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_modules()[name]), name)
+    try:
+        return getattr(import_module(_modules()[name]), name)
+    except ModuleNotFoundError as error:
+        from outlast.errors import explained
+
+        raise explained(error) or error from None
 
 
 def __dir__() -> list[str]:

@@ -19,6 +19,9 @@ do. The command line prints the message alone; ``--debug`` adds the traceback.
     └── Preempted              asked to leave; everything is saved (exit code 75)
 """
 
+import os
+import sys
+
 EXIT_DONE = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -111,3 +114,54 @@ class Preempted(OutlastError):
 
 class Interrupted(OutlastError):
     exit_code = EXIT_INTERRUPTED
+
+
+EXTRAS = {
+    **dict.fromkeys(("jax", "jaxlib", "jaxtyping", "optax"), "train"),
+    "pyarrow": "parquet",
+    "datasets": "hub",
+    "rensa": "dedup",
+    "fastokens": "fast",
+    "py3langid": "language",
+    **dict.fromkeys(("fugashi", "unidic_lite"), "segment"),
+    **dict.fromkeys(("cv2", "PIL", "pillow", "simplejpeg"), "images"),
+    "ray": "ray",
+}
+"""The extra that brings a library, by the name that is imported, or asked for its version."""
+
+
+def explained(error: BaseException) -> OutlastError | None:
+    """Return an error of the installation in words for a person: a library of an extra that is not there, a
+    device that jax does not find. None for any other.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        library = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(library)
+        if extra is None:
+            return None
+        return ConfigError(
+            f"The library {library} is not installed.",
+            expected=f"what the extra `{extra}` brings",
+            remedy=f"pip install 'outlast[{extra}]'",
+        )
+    platforms = os.environ.get("JAX_PLATFORMS")
+    if platforms and isinstance(error, RuntimeError | AssertionError):
+        return _missing_device(platforms)
+    return None
+
+
+def _missing_device(platforms: str) -> OutlastError | None:
+    """Ask jax again, where it is loaded: what it raises differs from kind to kind of device."""
+    jax = sys.modules.get("jax")
+    try:
+        if jax is not None:
+            jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        return ConfigError(
+            f"jax finds no device of the kind {platforms!r}" + (f": {error}" if str(error) else "."),
+            where="the environment variable JAX_PLATFORMS",
+            expected="a kind of device that this machine has and this installation drives",
+            remedy="unset JAX_PLATFORMS, or install what drives the device: pip install 'outlast[cuda]' "
+            "for NVIDIA, 'outlast[tpu]' for TPU",
+        )
+    return None

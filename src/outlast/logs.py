@@ -6,9 +6,10 @@ messages through the standard logger ``outlast``.
 """
 
 import logging
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -28,15 +29,20 @@ def set_up(*, debug: bool = False) -> None:
     For the command line only.
     """
     if sys.stderr.isatty():
-        from rich.logging import RichHandler
-
-        handler = RichHandler(console=_terminal(), show_time=False, show_level=False, show_path=False)
+        handler = _TerminalHandler()
     else:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
     log.setLevel(logging.DEBUG if debug else logging.INFO)
     log.propagate = False
+
+
+class _TerminalHandler(logging.Handler):
+    """Prints messages as they are: nothing in a name is markup, and a path or URL is never cut into rows."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        _terminal().print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 @cache
@@ -68,7 +74,8 @@ class ProgressLine:
         if sys.stderr.isatty():
             from rich.progress import BarColumn, Progress, TextColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+            what_column = TextColumn("{task.description}", markup=False)
+            columns = (what_column, BarColumn(), TextColumn("{task.fields[note]}", markup=False))
             self.live = Progress(*columns, console=_terminal(), transient=True)
             self.task = self.live.add_task(what, total=total, note="")
             self.live.update(self.task, completed=start)
@@ -107,6 +114,16 @@ class ProgressLine:
         if self.total is None or done <= self.start:
             return None
         return (self.clock() - self.began) / (done - self.start) * (self.total - done)
+
+
+def tell_end(result: str, *commands: Sequence[object]) -> None:
+    """Say what a verb has come to, and where, and which commands may follow.
+
+    Args:
+        commands: each the words behind ``outlast``.
+    """
+    lines = [shlex.join(["outlast", *map(str, words)]) for words in commands]
+    log.info("%s%s", result, f"; next: {'   or: '.join(lines)}" if lines else "")
 
 
 def format_seconds(seconds: float) -> str:

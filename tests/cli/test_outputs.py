@@ -192,3 +192,28 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert "click" in loaded
     assert loaded & HEAVY == set()
+
+
+def test_verbs_stand_in_the_order_of_the_journey(outlast: Run) -> None:
+    shown = re.findall(r"^  ([a-z-]+)  ", outlast("--help").out, re.MULTILINE)
+    assert shown == list(main.commands)
+    journey = ["prepare", "shards", "train", "evaluate", "export", "fill-mask"]
+    assert [name for name in shown if name in journey] == journey
+
+
+def test_the_first_lines_of_a_run_say_what_it_found_and_the_last_what_comes_next(
+    train: Run, tmp_path: Path, data: Path
+) -> None:
+    lines = train("training.total_steps=1").err.splitlines()
+    device = next(line for line in lines if line.startswith("device: "))
+    assert re.fullmatch(r"device: 1 of 1 cpu devices \(.+\), computes in float32", device)
+    assert f"data: {data / 'manifest.json'}" in lines
+    batch = next(line for line in lines if line.startswith("batch: "))
+    assert re.fullmatch(
+        r"batch: 4 examples of 16 tokens; an epoch: \d+ examples, \S+k tokens, \S+ steps", batch
+    )
+    assert any(line.startswith("compiled programs are kept in ") for line in lines)
+    run = tmp_path / "run"
+    assert lines[-1] == (
+        f"the run is complete: {run}; next: outlast evaluate {run}   or: outlast export {run} run-model"
+    )

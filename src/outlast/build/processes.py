@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar, cast
 
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, explained
 
 _TICK_SECONDS = 1.0
 _NUM_COUNTERS = 3
@@ -250,6 +250,8 @@ def try_to_build(builder: Builder[P], piece: P, count: Count) -> OutlastError | 
     except OutlastError as error:
         return error
     except Exception as error:
+        if known := explained(error):
+            return known
         place = traceback.extract_tb(error.__traceback__)[-1]
         return OutlastError(
             f"Unexpected {type(error).__name__}: {error}", where=f"{place.filename}, line {place.lineno}"

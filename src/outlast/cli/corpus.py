@@ -1,11 +1,12 @@
 """The verbs of the data half up to the shards: ``corpus`` and ``prepare``."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from outlast.cli.printing import recipe_arguments
+from outlast.cli.printing import print_data_set, recipe_arguments
 
 
 @click.command()
@@ -57,5 +58,13 @@ def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None
     from outlast.prepare.build import prepare_data
     from outlast.recipe import read_recipe
 
-    manifest = prepare_data(read_recipe(recipe, overrides), out, task=parse_task(task), ray=ray)
-    click.echo(manifest if manifest else "this share is done; the manifest follows with the last one")
+    parsed = read_recipe(recipe, overrides)
+    manifest = prepare_data(parsed, out, task=parse_task(task), ray=ray)
+    if manifest is None:
+        click.echo("this share is done; the manifest follows with the last one")
+    else:
+        print_data_set(manifest, recipe, is_named=_is_same(manifest, parsed.stream.manifest))
+
+
+def _is_same(url: str, named: str | None) -> bool:
+    return named is not None and os.path.realpath(url) == os.path.realpath(named)

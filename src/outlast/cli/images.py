@@ -4,6 +4,8 @@ from typing import Any
 
 import click
 
+from outlast.cli.printing import print_data_set
+
 _on_bad_option = click.option(
     "--on-bad",
     type=click.Choice(["stop", "skip"]),
@@ -48,7 +50,7 @@ def import_tars(
 
     given = {name: value for name, value in rules.items() if value is not None}
     splits = {"train": tars, "validation": validation, "test": test}
-    click.echo(import_all(splits, out, FieldRules(**given), num_processes=processes))
+    print_data_set(import_all(splits, out, FieldRules(**given), num_processes=processes), "RUN.toml")
 
 
 @click.command("images")
@@ -102,7 +104,7 @@ def pack_images(
     )
     given = {"train": source, "validation": validation, "test": test}
     sources = {split: path for split, path in given.items() if path}
-    click.echo(pack(sources, out, config, num_processes=processes))
+    print_data_set(pack(sources, out, config, num_processes=processes), "RUN.toml")
 
 
 @click.command("repack")
@@ -146,4 +148,4 @@ def repack_images(
         image_store = TiledJpegs(max_pixels=max_pixels)
     else:
         image_store = RawPixels(short_side=short_side, max_pixels=max_pixels)
-    click.echo(repack(manifest, out, store, image_store, num_processes=processes))
+    print_data_set(repack(manifest, out, store, image_store, num_processes=processes), "RUN.toml")

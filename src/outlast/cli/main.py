@@ -15,7 +15,7 @@ from outlast.cli.corpus import corpus, prepare
 from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.cli.stream import stream
-from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError
+from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError, explained
 from outlast.version import __version__
 
 
@@ -34,22 +34,23 @@ def run_command_line(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("outlast: interrupted; the same line again goes on with what is finished", err=True)
         return EXIT_INTERRUPTED
-    except OutlastError as error:
-        if debug:
-            traceback.print_exc()
-        click.echo(f"outlast: {error}", err=True)
-        return error.exit_code
     except Exception as error:
         if debug:
             traceback.print_exc()
-        click.echo(
-            f"outlast: unexpected {type(error).__name__}: {error}\n  do:       run again with --debug",
-            err=True,
-        )
-        return EXIT_FAILURE
+        known = error if isinstance(error, OutlastError) else explained(error)
+        unexpected = f"unexpected {type(error).__name__}: {error}\n  do:       run again with --debug"
+        click.echo(f"outlast: {known or unexpected}", err=True)
+        return known.exit_code if known else EXIT_FAILURE
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Journey(click.Group):
+    """Verbs in the order in which they are used, as they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=Journey, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 @click.pass_obj
 def main(debug: bool | None) -> None:
@@ -63,5 +64,5 @@ def main(debug: bool | None) -> None:
     set_up(debug=bool(debug))
 
 
-for verb in (corpus, prepare, shards, stream, import_, train, evaluate, export, fill_mask, checkpoint):
+for verb in (corpus, prepare, shards, stream, import_, train, checkpoint, evaluate, export, fill_mask):
     main.add_command(verb)

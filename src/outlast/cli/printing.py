@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from outlast.errors import EXIT_DONE, EXIT_FAILURE
+from outlast.logs import tell_end
 
 _Command = Callable[..., Any]
 
@@ -51,6 +52,17 @@ def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Non
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, *rows):
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_data_set(manifest: str, recipe: str | Path, *, is_named: bool = False) -> None:
+    """Print the URL of a data set that was made, and say how a run is trained on it.
+
+    Args:
+        is_named: whether the recipe names this very data set.
+    """
+    click.echo(manifest)
+    named = () if is_named else ("--set", f"stream.manifest={manifest}")
+    tell_end("the data set is complete", ("train", recipe, "--run-dir", "run", *named))
 
 
 def print_problems(problems: Sequence[str], as_json: bool) -> int:

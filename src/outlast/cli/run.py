@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from outlast.cli.printing import json_option, print_fields, print_table, recipe_arguments, set_option
+from outlast.logs import tell_end
 
 
 @click.command()
@@ -33,6 +34,11 @@ def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, initialize_fro
 
         read = read_run_recipe(recipe, overrides)
         train_run(read, run_dir, initialize_from=initialize_from, notice=notice)
+    tell_end(f"the run is complete: {run_dir}", ("evaluate", run_dir), _export_line(run_dir))
+
+
+def _export_line(run_dir: str) -> tuple[str, ...]:
+    return ("export", run_dir, f"{run_dir.rstrip('/').rpartition('/')[2]}-model")
 
 
 @click.command()
@@ -56,11 +62,13 @@ def evaluate(
     """
     from outlast.run.evaluate import evaluate_run, follow_run
 
-    if not follow:
+    if follow:
+        for result in follow_run(run_dir, overrides, timeout_seconds=timeout_seconds):
+            _print_evaluation(result, as_json)
+    else:
         _print_evaluation(evaluate_run(run_dir, overrides), as_json)
-        return
-    for result in follow_run(run_dir, overrides, timeout_seconds=timeout_seconds):
-        _print_evaluation(result, as_json)
+    if not as_json:
+        tell_end(f"evaluated: {run_dir}", _export_line(run_dir))
 
 
 def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:
@@ -84,6 +92,9 @@ def export(run_dir: str, out: Path) -> None:
     from outlast.run.export import export_run
 
     click.echo(export_run(run_dir, out))
+    is_of_images = (out / "preprocessor_config.json").exists()
+    command = () if is_of_images else (("fill-mask", out, "Text with a [MASK]."),)
+    tell_end(f"exported: {out}", *command)
 
 
 @click.command("import")
@@ -104,6 +115,8 @@ def import_(folder: Path, out: str, tokenizer: Path | None) -> None:
     from outlast.run.import_model import import_model
 
     click.echo(import_model(folder, out, tokenizer=tokenizer))
+    start = ("train", "RUN.toml", "--run-dir", "RUN", "--initialize-from", out)
+    tell_end(f"imported: {out}; the tables for RUN.toml are in {out.rstrip('/')}/recipe.toml", start)
 
 
 @click.command("fill-mask")

@@ -2,6 +2,8 @@
 
 import click
 
+from outlast.cli.printing import print_data_set
+
 _processes_option = click.option(
     "--processes", type=click.IntRange(min=1), help="Files in work at once.  [default: one for each core]"
 )
@@ -143,13 +145,7 @@ def import_tfrecord(
     from outlast.interchange.import_tfrecord import import_tfrecord as import_files
 
     config = ImportConfig(**options)  # pyright: ignore[reportArgumentType]
-    click.echo(
-        import_files(
-            files,
-            out,
-            config,
-            tokenizer=tokenizer,
-            validation_files=validation_files,
-            num_processes=processes,
-        )
+    manifest = import_files(
+        files, out, config, tokenizer=tokenizer, validation_files=validation_files, num_processes=processes
     )
+    print_data_set(manifest, "RUN.toml")

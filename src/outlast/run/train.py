@@ -20,6 +20,7 @@ from outlast.run.assemble import assemble_run
 from outlast.run.description import keep_description
 from outlast.run.held_out import open_held_out
 from outlast.run.initialize import initialized_from
+from outlast.run.opening import describe_opening
 from outlast.run.parts import RunParts
 from outlast.storage import Store, open_store, place_of
 from outlast.training.compilation_cache import use_compilation_cache
@@ -68,6 +69,8 @@ def train_run(
         # Of the parts' recipe: that of images has steps only there.
         if too_short := find_too_short(parts.recipe.optimizer, parts.recipe.training.total_steps):
             log.warning("%s", too_short)
+        for line in describe_opening(parts):
+            log.info("%s", line)
         store = open_store(run_dir)
         attempt = claim_attempt(store, config=recipe.checkpoint, report=log.info)
         stack.callback(attempt.close)

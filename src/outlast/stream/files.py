@@ -34,6 +34,11 @@ _AT_ONCE = 16
 """Remote files that are fetched side by side where all of them are needed now."""
 
 
+def cache_folder(config: StreamConfig) -> Path:
+    """Return the folder for shards of remote data sets."""
+    return Path(config.cache_dir).expanduser() if config.cache_dir else default_cache_folder()
+
+
 class Shards(Protocol):
     """The files of one kind of a split by the numbers of its shards, opened when they are first asked for."""
 
@@ -163,8 +168,7 @@ class OpenFiles(Generic[T]):
     @property
     def _cache(self) -> ShardCache:
         config = self._config
-        folder = Path(config.cache_dir).expanduser() if config.cache_dir else default_cache_folder()
-        return shared_cache(folder, config.cache_bytes, config.verify)
+        return shared_cache(cache_folder(config), config.cache_bytes, config.verify)
 
     def _open(self, index: int) -> T:
         entry = self._entries[index]

@@ -1,0 +1,52 @@
+"""The first lines of a run: the device, the data and the caches, as they were found.
+
+In: the parts of a run. Out: lines for a person. Looking for the device is the first thing that needs it, so
+one that is not there is told before the run directory is touched.
+"""
+
+from pathlib import Path
+
+import jax
+
+from outlast.logs import format_count
+from outlast.recipe import ImageRecipe
+from outlast.run.parts import RunParts
+from outlast.stream.config import StreamConfig
+from outlast.stream.files import cache_folder
+from outlast.training.identity import environment
+
+
+def describe_opening(parts: RunParts) -> list[str]:
+    """Return what a run computes with and reads. Raises RuntimeError where jax finds no device."""
+    recipe, phase = parts.recipe, parts.phases.plan[0]
+    found = environment()
+    kind = found["processor"] or found["device_kind"]
+    examples = parts.phases.streams[0].num_examples
+    batch, epoch = f"{phase.global_batch_size} examples", f"{examples} examples"
+    if not isinstance(recipe, ImageRecipe):
+        batch += f" of {phase.sequence_length} tokens"
+        epoch += f", {format_count(examples * phase.sequence_length)} tokens"
+    steps = max(examples // phase.global_batch_size, 1)
+    lines = [
+        f"device: {found['num_devices']} of {jax.device_count()} {found['platform']} devices ({kind}), "
+        f"computes in {recipe.training.compute_dtype}",
+        f"data: {' and '.join(_manifests(recipe.stream))}",
+        f"batch: {batch}; an epoch: {epoch}, {format_count(steps)} steps",
+    ]
+    return lines + _caches(parts)
+
+
+def _manifests(config: StreamConfig) -> list[str]:
+    return [source.manifest for source in config.sources] or [str(config.manifest)]
+
+
+def _caches(parts: RunParts) -> list[str]:
+    config = parts.recipe.stream
+    programs = jax.config.jax_compilation_cache_dir
+    lines = [
+        f"compiled programs are kept in {Path(programs)}" if programs else "no compiled programs are kept"
+    ]
+    if any("://" in url and not url.startswith("file://") for url in _manifests(config)):
+        most = format_count(config.cache_bytes)
+        lines.append(f"shards are kept in {cache_folder(config)}, {most}B at most")
+    return lines
