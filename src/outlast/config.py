@@ -8,17 +8,26 @@ and the nearest known name is offered, so a misspelt setting never turns into a 
 import dataclasses
 import difflib
 import math
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast, dataclass_transform, get_args
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args
 
 import pydantic
 import pydantic.dataclasses
+from pydantic.fields import FieldInfo
 
 from outlast.errors import ConfigError
 
 T = TypeVar("T")
+
+Operation = Annotated[T, pydantic.Field(json_schema_extra={"x-operation": True})]
+"""The type of a key that may change between the attempts of a run, or the builds of a data set. Every other
+key is identity: changing it makes another run, or another data set."""
+
+Location = Annotated[T, pydantic.Field(json_schema_extra={"x-location": True})]
+"""The type of a key that says where something lies, as paths or URLs: ``resolve_locations``."""
 
 
 @dataclass_transform(
@@ -28,6 +37,11 @@ def table(cls: type[T]) -> type[T]:
     """Make a class the schema of one TOML table: frozen, keyword-only, closed to unknown keys."""
     config = pydantic.ConfigDict(extra="forbid", use_attribute_docstrings=True)
     decorated = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
+    # The library reads the docstrings of a class's own fields alone.
+    for base in reversed(cls.__mro__[1:]):
+        for name, field in getattr(base, "__pydantic_fields__", {}).items():
+            inherited = fields_of(decorated)[name]
+            inherited.description = inherited.description or field.description
     return cast(type[T], decorated)
 
 
@@ -65,6 +79,37 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     return result
 
 
+def resolve_locations(cls: Any, data: Any, folder: Path) -> Any:
+    """Return data of a table with every ``Location`` in it absolute: a relative path begins at the folder,
+    ``~`` is the home folder. URLs stay, and so does what can be no path.
+    """
+    if isinstance(data, str):
+        return data if "://" in data or not data else os.path.abspath(folder / Path(data).expanduser())
+    if isinstance(data, list):
+        return [resolve_locations(cls, item, folder) for item in cast(list[Any], data)]
+    if not isinstance(data, dict) or not dataclasses.is_dataclass(cls):
+        return data
+    result = dict(cast(dict[str, Any], data))
+    for name, field in fields_of(cls).items():
+        extra = field.json_schema_extra
+        is_location = isinstance(extra, dict) and "x-location" in extra
+        inner = table_of(field.annotation)
+        if name in result and (is_location or inner):
+            result[name] = resolve_locations(inner, result[name], folder)
+    return result
+
+
+def fields_of(cls: Any) -> dict[str, FieldInfo]:
+    """Return the keys of a table by name."""
+    return cast(dict[str, FieldInfo], cls.__pydantic_fields__)
+
+
+def table_of(annotation: Any) -> Any:
+    """Return the table that is the type of a key, or of each item of an array of tables; else None."""
+    kinds = (annotation, *get_args(annotation))
+    return next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
+
+
 def build(
     cls: type[T],
     data: Mapping[str, Any],
@@ -91,12 +136,12 @@ def build(
             key, message = _describe(cls, mistake)
             messages.setdefault(key, []).append(message)
         lines = [f"  - {key}: {'; or '.join(several)}" for key, several in messages.items()]
-        places = dict.fromkeys(place for key in messages for place in _origins(key, where, overrides))
+        places = dict.fromkeys(place for key in messages for place in origins(key, where, overrides))
         message = f"The {holder} has mistakes:\n" + "\n".join(lines)
         raise ConfigError(message, where=", ".join(places)) from None
 
 
-def _origins(key: str, where: str, overrides: Sequence[str]) -> list[str]:
+def origins(key: str, where: str, overrides: Sequence[str]) -> list[str]:
     """Return where a key came from: the last override that set it, else ``where`` and those below it."""
     places: list[str] = []
     for override in reversed(overrides):
@@ -163,7 +208,7 @@ def _locate(cls: Any, location: Sequence[str | int]) -> tuple[list[str], list[st
     known: list[str] = []
     for part in location:
         if dataclasses.is_dataclass(cls):
-            fields = {field.name: field.type for field in dataclasses.fields(cls)}
+            fields = {name: field.annotation for name, field in fields_of(cls).items()}
             known = list(fields)
             keys.append(str(part))
             cls = fields.get(str(part))

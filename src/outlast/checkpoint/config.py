@@ -4,42 +4,42 @@ from typing import Annotated
 
 import pydantic
 
-from outlast.config import table
+from outlast.config import Operation, table
 
 MIB = 1024 * 1024
 
 
 @table
 class CheckpointConfig:
-    interval_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
+    interval_steps: Operation[Annotated[int, pydantic.Field(ge=1)] | None] = None
     """Save when a multiple of this many steps has been passed. None: by time."""
 
-    interval_seconds: Annotated[float, pydantic.Field(gt=0)] | None = None
+    interval_seconds: Operation[Annotated[float, pydantic.Field(gt=0)] | None] = None
     """Save after this many seconds.
 
     Where both intervals are None, Young's rule chooses (docs/design/commit.md).
     """
 
-    keep_newest: Annotated[int, pydantic.Field(ge=2)] = 2
+    keep_newest: Operation[Annotated[int, pydantic.Field(ge=2)]] = 2
     """Keep this many of the newest checkpoints that were read back and verified; at least 2, so that a
     damaged one costs one interval and not the run."""
 
-    keep_every_steps: Annotated[int, pydantic.Field(ge=1)] | None = None
+    keep_every_steps: Operation[Annotated[int, pydantic.Field(ge=1)] | None] = None
     """Keep the first checkpoint at or after each multiple of this many steps for good."""
 
-    keep_best: bool = True
+    keep_best: Operation[bool] = True
     """Keep the checkpoint with the best metric."""
 
-    verify_after_save: bool = True
+    verify_after_save: Operation[bool] = True
     """Read every checkpoint back after it was committed and compare its digests."""
 
-    heartbeat_seconds: Annotated[float, pydantic.Field(gt=0)] = 10.0
+    heartbeat_seconds: Operation[Annotated[float, pydantic.Field(gt=0)]] = 10.0
     """Time between two signs of life of the process that owns the run."""
 
-    heartbeat_limit_seconds: Annotated[float, pydantic.Field(gt=0)] = 60.0
+    heartbeat_limit_seconds: Operation[Annotated[float, pydantic.Field(gt=0)]] = 60.0
     """An owner without a sign of life for this long may be replaced; at least twice ``heartbeat_seconds``."""
 
-    part_bytes: Annotated[int, pydantic.Field(ge=1)] = 256 * MIB
+    part_bytes: Operation[Annotated[int, pydantic.Field(ge=1)]] = 256 * MIB
     """Upper size of one file of a checkpoint; a single row of an array may be larger."""
 
     @pydantic.model_validator(mode="after")

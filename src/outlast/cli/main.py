@@ -12,6 +12,7 @@ import click
 
 from outlast.cli.checkpoint import checkpoint
 from outlast.cli.corpus import corpus, prepare
+from outlast.cli.recipe import recipe
 from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.cli.stream import stream
@@ -64,5 +65,17 @@ def main(debug: bool | None) -> None:
     set_up(debug=bool(debug))
 
 
-for verb in (corpus, prepare, shards, stream, import_, train, checkpoint, evaluate, export, fill_mask):
+for verb in (
+    recipe,
+    corpus,
+    prepare,
+    shards,
+    stream,
+    import_,
+    train,
+    checkpoint,
+    evaluate,
+    export,
+    fill_mask,
+):
     main.add_command(verb)

@@ -7,12 +7,12 @@ from typing import Literal
 
 import pydantic
 
-from outlast.config import table
+from outlast.config import Location, Operation, table
 
 
 @table
 class CorpusConfig:
-    path: str | tuple[str, ...] | None = None
+    path: Location[Operation[str | tuple[str, ...] | None]] = None
     """A file, a folder or a glob, or a list of them; local, or in a bucket (s3://, gs://, az://); over
     http(s) files alone. For huggingface: a local folder that `save_to_disk` wrote, or a name."""
     format: Literal["text", "jsonl", "parquet", "huggingface"] = "text"
@@ -40,7 +40,7 @@ class CorpusConfig:
     validation_fraction: float = pydantic.Field(default=0.01, ge=0.0, lt=1.0)
     """Share of the documents that is held out, chosen by a hash of their text: equal documents stay
     together."""
-    validation_path: str | tuple[str, ...] | None = None
+    validation_path: Location[str | tuple[str, ...] | None] = None
     """Where the held-out documents lie, if they are apart; validation_fraction is not used then."""
     include: str = "**/*"
     """Which files of a folder are read; * stays within a folder, ** does not. Hidden files are left out."""

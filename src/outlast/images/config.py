@@ -7,20 +7,19 @@ from typing import Annotated, Literal, Self
 import pydantic
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from outlast.config import table
+from outlast.config import Operation, table
 from outlast.stream.config import StreamConfig
 
 Ratio = Annotated[float, pydantic.Field(gt=0, le=1000)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 
-_ONLY_FOR_TEXT = ("sources", "sequence_length", "special_tokens")
+ONLY_FOR_TEXT = ("sources", "sequence_length", "special_tokens")
 _SHRUNK = 256 / 224
 """How much larger than an example the field makes a picture before it cuts out its middle."""
 
 
 @table
 class ImagesConfig:
-    # Identity: changing one of these makes it another run.
     image_size: PositiveInt = 224
     """Height and width of an example in pixels."""
     crop: Literal["random_resized", "padded", "center"] = "random_resized"
@@ -39,11 +38,9 @@ class ImagesConfig:
     image_size is cut out; 0: it is not resized. Default: 256 for 224 and in proportion; of padded 0."""
     max_pixels: PositiveInt = 2**26
     """A picture of more pixels counts as undecodable."""
-
-    # Operation: free to change between attempts.
-    max_undecodable: Share = 0.01
+    max_undecodable: Operation[Share] = 0.01
     """The run stops when more than this share of the images could not be decoded, and more than one."""
-    decode_threads: PositiveInt | None = None
+    decode_threads: Operation[PositiveInt | None] = None
     """Threads that decode; default: one for each core of the process."""
 
     @property
@@ -74,7 +71,7 @@ class ImageStreamConfig(StreamConfig):
             if self.images != ImageStreamConfig.images:
                 raise ValueError('stream.images belongs to packing = "images"')
             return self
-        for name in _ONLY_FOR_TEXT:
+        for name in ONLY_FOR_TEXT:
             if getattr(self, name) != getattr(ImageStreamConfig, name):
                 raise ValueError(f'stream.{name} belongs to text, and packing is "images": leave it out')
         return self

@@ -41,9 +41,14 @@ class ModelConfig:
     preset: PresetName = "base"
     """Sizes to start from; the keys below override single ones."""
     num_layers: int | None = Field(default=None, ge=1)
+    """Layers, each of attention and a feed-forward network. The preset's where not given, as are the next
+    three."""
     hidden_size: int | None = Field(default=None, ge=1)
+    """Width of the hidden states; a multiple of num_heads."""
     num_heads: int | None = Field(default=None, ge=1)
+    """Heads of attention in a layer."""
     intermediate_size: int | None = Field(default=None, ge=1)
+    """Width inside the feed-forward network."""
     vocab_size: int | None = Field(default=None, ge=1)
     """Rows of the embedding. As many as the tokenizer has ids where not given; imported models may have
     more."""

@@ -6,9 +6,9 @@ and what Hugging Face calls it. Adding an architecture is a file and an entry (d
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 PresetName = Literal["tiny", "small", "base", "large"]
 ActivationName = Literal["gelu", "gelu_new"]
@@ -122,5 +122,9 @@ def _known(name: str) -> str:
     return name
 
 
-ArchitectureName = Annotated[str, AfterValidator(_known)]
+def _name_them(schema: dict[str, Any]) -> None:
+    schema["enum"] = list(FAMILIES)
+
+
+ArchitectureName = Annotated[str, AfterValidator(_known), Field(json_schema_extra=_name_them)]
 """A key of ``FAMILIES``."""

@@ -24,6 +24,7 @@ BOTTLENECK_REDUCTION = 4
 @table
 class ResNetModelConfig:
     architecture: Literal["resnet"] = "resnet"
+    """The only family for images."""
     preset: ResNetPreset = "resnet50"
     """Depths and widths to start from; the keys below override them."""
     stem: StemName = "large"

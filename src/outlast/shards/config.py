@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from outlast.config import table
+from outlast.config import Operation, table
 
 _TARGET_BYTES = 256 * 2**20
 _SMALLEST_BYTES = 2**20
@@ -38,13 +38,14 @@ class ShardsConfig:
     """Pieces the corpus is cut into, one shard of each split from each. Default: one for every 256 MiB of
     corpus, but 16 where that leaves each at least 1 MiB, so that a small corpus can still be shuffled and
     shared."""
-    num_processes: int | None = pydantic.Field(default=None, ge=1)
+    num_processes: Operation[int | None] = pydantic.Field(default=None, ge=1)
     """Processes that build shards side by side. Default: one for each core."""
     words: Literal["none", "pieces", "mecab"] | None = None
     """Whether the shards tell where words begin, for objective.whole_words: "pieces", as the vocabulary marks
     them ("##", "▁", a space); "mecab", Japanese words. Default: pieces where objective.whole_words is true,
     else none."""
     pairs: PairsConfig = PairsConfig()
+    """Pairs of segments for next-sentence prediction, as tables beside the shards."""
 
 
 def resolve_num_shards(config: ShardsConfig, corpus_bytes: int) -> int:

@@ -5,14 +5,14 @@ from typing import Literal, Self
 import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
-from outlast.config import table
+from outlast.config import Location, Operation, table
 
 
 @table
 class SourceConfig:
     """One of ``[[stream.sources]]``: a data set of a mixture, with its weight or with its tokens."""
 
-    manifest: str
+    manifest: Location[str]
     """URL of the manifest.json that `outlast prepare` wrote."""
     name: str | None = pydantic.Field(default=None, min_length=1, max_length=1000)
     """What metrics and evaluations call it. Default: the folder of the manifest."""
@@ -37,9 +37,9 @@ class SourceConfig:
 
 @table
 class StreamConfig:
-    # Identity: changing one of these makes it another run.
-    manifest: str | None = None
-    """URL of the manifest.json that `outlast prepare` wrote."""
+    manifest: Location[str | None] = None
+    """URL of the manifest.json that `outlast prepare` or `outlast shards` wrote. What it holds is identity,
+    where it lies is not."""
     sources: tuple[SourceConfig, ...] = ()
     """Several data sets in place of `manifest`: a mixture."""
     packing: Literal["blocks", "pairs", "images"] = "blocks"
@@ -55,16 +55,15 @@ class StreamConfig:
     """Independent streams the batch is woven from; derived from the manifest and the batch."""
     window_examples: PositiveInt | None = None
     """Examples that are shuffled together; derived from the manifest."""
-
-    # Operation: free to change between attempts.
-    prefetch_batches: PositiveInt = 4
+    prefetch_batches: Operation[PositiveInt] = 4
     """Batches read ahead."""
-    reader_threads: PositiveInt = 2
-    verify: bool = True
+    reader_threads: Operation[PositiveInt] = 2
+    """Threads that gather batches."""
+    verify: Operation[bool] = True
     """Check the sha256 of every shard when it is first opened."""
-    cache_dir: str | None = None
+    cache_dir: Location[Operation[str | None]] = None
     """Folder for shards of a remote data set; default: the user's cache folder."""
-    cache_bytes: NonNegativeInt = 32 * 2**30
+    cache_bytes: Operation[NonNegativeInt] = 32 * 2**30
     """The most that the cache folder may hold, in bytes."""
 
     @pydantic.model_validator(mode="after")

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pydantic
 
-from outlast.config import table
+from outlast.config import Location, table
 
 PAD_PIECE = "<pad>"
 UNKNOWN_PIECE = "<unk>"
@@ -48,6 +48,7 @@ class TokenizerConfig:
     max_sentence_length: int = pydantic.Field(default=16384, ge=16)
     """Bytes. Longer lines are cut for training, none is dropped."""
     lowercase: bool = False
+    """Whether text is lower-cased before it is divided; nothing the model answers has capitals then."""
     normalization: Normalization | None = None
     """Default: nmt_nfkc; identity where whitespace or bytes are kept, and for wordpiece (BERT's cleaning)."""
     keep_whitespace: bool = False
@@ -64,7 +65,7 @@ class TokenizerConfig:
     """Ceiling of the training's memory; the text it trains on is reduced until the estimate fits."""
     seed: int = 0
     """Chooses the documents to train on."""
-    path: str | None = None
+    path: Location[str | None] = None
     """URL of a tokenizer folder to use instead of training one."""
 
     @pydantic.model_validator(mode="after")

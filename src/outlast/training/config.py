@@ -5,12 +5,13 @@ from typing import Literal
 import pydantic
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from outlast.config import table
+from outlast.config import Location, Operation, table
 
 
 @table
 class OptimizerConfig:
     name: Literal["adamw", "adam", "sgd", "adafactor"] = "adamw"
+    """What turns gradients into updates."""
     learning_rate: PositiveFloat = 5e-4
     """The highest learning rate, reached at the end of the warm-up; not reached by a run that is shorter."""
     weight_decay: NonNegativeFloat = 0.01
@@ -20,7 +21,9 @@ class OptimizerConfig:
     beta1: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment; the momentum of sgd."""
     beta2: float = pydantic.Field(default=0.98, ge=0, lt=1)
+    """Decay of the second moment, of adam and adamw."""
     epsilon: PositiveFloat = 1e-6
+    """Added to the root of the second moment (adam, adamw), or to the squares of the gradient (adafactor)."""
     bias_correction: bool = True
     """Set to false for BERT's own AdamW, which has none."""
     clip_norm: PositiveFloat = 1.0
@@ -28,6 +31,7 @@ class OptimizerConfig:
     schedule: Literal["linear", "cosine", "constant", "step"] = "linear"
     """After the warm-up: linear or cosine to the end; constant, then linear over decay_steps; in steps."""
     warmup_steps: NonNegativeInt = 0
+    """First steps, in which the learning rate rises linearly from 0 to its highest."""
     warmup_epochs: NonNegativeFloat | None = None
     """In place of warmup_steps: passes over the training split. Only of images."""
     final_fraction: float = pydantic.Field(default=0.0, ge=0, le=1)
@@ -59,6 +63,7 @@ class PhaseConfig:
     """One of ``[[training.phases]]``: steps of a length and a batch of their own."""
 
     steps: PositiveInt
+    """Updates in this phase."""
     sequence_length: PositiveInt | None = None
     """Default: stream.sequence_length."""
     global_batch_size: PositiveInt | None = None
@@ -67,9 +72,9 @@ class PhaseConfig:
 
 @table
 class TrainingConfig:
-    # Identity: changing one of these makes it another run.
     total_steps: PositiveInt = 1000
-    """With phases it is the sum of theirs, and can be left out."""
+    """Updates of the parameters. With phases it is the sum of theirs, and can be left out. It may change
+    where that leaves every learning rate so far as it was."""
     epochs: PositiveFloat | None = None
     """In place of total_steps: passes over the training split. Only of images."""
     phases: tuple[PhaseConfig, ...] = ()
@@ -77,22 +82,21 @@ class TrainingConfig:
     learning rates go on from one to the next."""
     seed: NonNegativeInt = 0
     """Of the initial parameters, the order of the data, masks and dropout."""
-
-    # Operation: free to change between attempts.
-    num_microbatches: PositiveInt = 1
+    num_microbatches: Operation[PositiveInt] = 1
     """Parts that a batch is computed in, one after the other, to save memory; changes rounding only."""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    compute_dtype: Operation[Literal["float32", "bfloat16"]] = "float32"
     """Of activations and products; parameters, softmax, norms and loss stay float32."""
-    remat: Literal["none", "selective", "layer"] = "selective"
+    remat: Operation[Literal["none", "selective", "layer"]] = "selective"
     """What the backward pass computes again: nothing, all but the products, or whole layers."""
-    attention_kernel: Literal["auto", "plain", "fused"] = "auto"
+    attention_kernel: Operation[Literal["auto", "plain", "fused"]] = "auto"
     """What computes attention: plain is XLA's own products and softmax; fused a kernel that keeps the scores
     out of memory, on GPU and TPU; auto the one that is known to be worth it on the device."""
-    log_interval_steps: PositiveInt = 10
-    evaluation_interval_steps: PositiveInt | None = None
+    log_interval_steps: Operation[PositiveInt] = 10
+    """Steps between two lines of metrics."""
+    evaluation_interval_steps: Operation[PositiveInt | None] = None
     """Steps between two evaluations; None: at the end only."""
-    evaluation_examples: PositiveInt | None = None
+    evaluation_examples: Operation[PositiveInt | None] = None
     """Examples of the validation split that an evaluation during training reads, spread evenly; None: all.
     The verb evaluate reads all."""
-    compilation_cache_dir: str | None = "~/.cache/outlast/compilation"
+    compilation_cache_dir: Location[Operation[str | None]] = "~/.cache/outlast/compilation"
     """Where compiled programs are kept, so that a restart need not compile again."""

@@ -5,6 +5,7 @@ data half validates the model's table too, and a mistake shows before an hour of
 it.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.cleaning.config import CleaningConfig
-from outlast.config import apply_overrides, build, read_toml, table
+from outlast.config import apply_overrides, build, read_toml, resolve_locations, table
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import ConfigError
 from outlast.images.config import ImageStreamConfig
@@ -28,16 +29,28 @@ from outlast.training.phase_plan import Phase, plan_phases, source_shares
 
 @table
 class Recipe:
+    """A run on text, and the data set that it reads."""
+
     corpus: CorpusConfig = CorpusConfig()
+    """Where the raw text lies and how it becomes documents."""
     cleaning: CleaningConfig = CleaningConfig()
+    """What is done to documents before they are tokenized, and which are dropped."""
     tokenizer: TokenizerConfig = TokenizerConfig()
+    """Which vocabulary to train, or which existing one to use."""
     shards: ShardsConfig = ShardsConfig()
+    """Into how many pieces a corpus is cut, and what the pieces tell beside tokens."""
     stream: ImageStreamConfig = ImageStreamConfig()
+    """Which examples a run sees, and how they are read."""
     model: ModelConfig = ModelConfig()
+    """The shape of the encoder."""
     objective: MlmConfig = MlmConfig()
+    """What turns the outputs of the model into a loss."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """How gradients become updates, and the learning rate of each step."""
     training: TrainingConfig = TrainingConfig()
+    """How long a run is, and how a step is computed."""
     checkpoint: CheckpointConfig = CheckpointConfig()
+    """How often to save, what to keep, when an owner counts as gone."""
 
 
 @table
@@ -45,16 +58,46 @@ class ImageRecipe:
     """A run on images: the tables of a recipe whose ``stream.packing`` is ``images``."""
 
     stream: ImageStreamConfig = ImageStreamConfig(packing="images")
+    """Which examples a run sees, and how they are read."""
     model: ResNetModelConfig = ResNetModelConfig()
+    """The shape of the ResNet."""
     objective: ClassifyConfig = ClassifyConfig()
+    """What turns the outputs of the model into a loss."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """How gradients become updates, and the learning rate of each step."""
     training: TrainingConfig = TrainingConfig()
+    """How long a run is, and how a step is computed."""
     checkpoint: CheckpointConfig = CheckpointConfig()
+    """How often to save, what to keep, when an owner counts as gone."""
 
 
 def read_run_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe | ImageRecipe:
     """Read a recipe of text or of images. Raises ConfigError listing every mistake with its key."""
-    return make_run_recipe(apply_overrides(read_toml(path), overrides), where=str(path), overrides=overrides)
+    return make_run_recipe(read_tables(path, overrides), where=str(path), overrides=overrides)
+
+
+def read_tables(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the tables of a recipe before they are validated, with every place in them absolute: a relative
+    path of the file begins at the file's folder, one of an override at the working folder.
+    """
+    of_file = _locate(read_toml(path), path.absolute().parent)
+    return _locate(apply_overrides(of_file, overrides), Path.cwd())
+
+
+def _locate(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    located = resolve_locations(Recipe, data, folder)  # images have their places under the same keys
+    corpus = data.get("corpus")
+    if isinstance(corpus, dict) and cast(dict[str, Any], corpus).get("format") == "huggingface":
+        for key in ("path", "validation_path"):  # a name where there is no such folder
+            if key in corpus:
+                located["corpus"][key] = _folder_or_name(corpus[key], located["corpus"][key])
+    return located
+
+
+def _folder_or_name(given: Any, located: Any) -> Any:
+    if isinstance(given, list):
+        return [_folder_or_name(*both) for both in zip(cast(list[Any], given), located, strict=True)]
+    return located if isinstance(located, str) and os.path.exists(located) else given
 
 
 def make_run_recipe(
@@ -127,7 +170,7 @@ def in_steps(recipe: ImageRecipe, num_examples: int) -> ImageRecipe:
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe. Raises ConfigError listing every mistake with its key."""
-    return make_recipe(apply_overrides(read_toml(path), overrides), where=str(path), overrides=overrides)
+    return make_recipe(read_tables(path, overrides), where=str(path), overrides=overrides)
 
 
 def make_recipe(data: dict[str, Any], *, where: str, overrides: Sequence[str] = ()) -> Recipe:

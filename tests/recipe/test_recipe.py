@@ -23,7 +23,7 @@ from outlast.recipe import (
     read_run_recipe,
 )
 
-RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
 
 def test_there_are_recipes() -> None:
@@ -193,3 +193,31 @@ def test_images_may_be_counted_in_epochs() -> None:
     ):
         with pytest.raises(ConfigError, match=rf"(?s)text is measured in steps.*give {remedy}"):
             make_run_recipe({table: {key: 2}}, where="here")
+
+
+def test_places_begin_at_the_file_or_at_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in a file means the same from every folder; what is typed means what it says there."""
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "RUN.toml"
+    path.write_text(
+        '[corpus]\npath = ["texts", "~/mine", "/abs", "s3://bucket/x"]\n'
+        '[[stream.sources]]\nmanifest = "data/manifest.json"\nweight = 1\n'
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("HOME", "/home/me")
+    recipe = read_recipe(Path("../RUN.toml"), ["tokenizer.path=tokens", "stream.cache_dir=~/cache"])
+    assert recipe.corpus.path == (str(tmp_path / "texts"), "/home/me/mine", "/abs", "s3://bucket/x")
+    assert recipe.stream.sources[0].manifest == str(tmp_path / "data" / "manifest.json")
+    assert recipe.tokenizer.path == str(tmp_path / "elsewhere" / "tokens")
+    assert recipe.stream.cache_dir == "/home/me/cache"
+    with pytest.raises(ConfigError, match=r"corpus\.path"):
+        read_recipe(path, ["corpus.path=5"])
+
+
+def test_the_name_of_a_data_set_is_no_path(tmp_path: Path) -> None:
+    path = tmp_path / "RUN.toml"
+    path.write_text('[corpus]\nformat = "huggingface"\npath = ["owner/name", "saved"]\n')
+    (tmp_path / "saved").mkdir()
+    assert read_recipe(path).corpus.path == ("owner/name", str(tmp_path / "saved"))

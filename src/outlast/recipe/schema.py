@@ -1,0 +1,174 @@
+"""All keys of a recipe, said once: as a JSON schema for editors, and as ``docs/reference/recipe.md``.
+
+In: the tables' types, defaults and docstrings. Out: plain JSON, and Markdown made of that JSON. A key whose
+change makes no other run and no other data set has ``x-operation`` in it, a path or URL ``x-location``.
+"""
+
+import inspect
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pydantic
+
+from outlast.config import fields_of, table_of
+from outlast.recipe import ImageRecipe, Recipe
+
+_REF = "#/$defs/"
+_IMAGES = {
+    "properties": {"stream": {"properties": {"packing": {"const": "images"}}, "required": ["packing"]}},
+    "required": ["stream"],
+}
+_COMMAND = "outlast recipe schema --markdown"
+
+
+class Key(NamedTuple):
+    """A key of a recipe: its name, and what the JSON schema says of it."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Return the JSON schema of a recipe: of images where ``stream.packing`` says so, else of text."""
+    definitions: dict[str, Any] = {}
+    for cls in (Recipe, ImageRecipe):
+        schema = pydantic.TypeAdapter(cls).json_schema()
+        definitions |= schema.pop("$defs")
+        definitions[cls.__name__] = schema
+        _complete(cls, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A recipe of Outlast",
+        "if": _IMAGES,
+        "then": {"$ref": f"{_REF}ImageRecipe"},
+        "else": {"$ref": f"{_REF}Recipe"},
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _complete(cls: Any, definitions: dict[str, Any]) -> None:
+    """Put the keys into the order of the code, and describe those that a table has from another one, which
+    the library leaves out.
+    """
+    properties = definitions[cls.__name__]["properties"]
+    written = [name for base in reversed(cls.__mro__) for name in inspect.get_annotations(base)]
+    definitions[cls.__name__]["properties"] = {name: properties[name] for name in dict.fromkeys(written)}
+    for name, field in fields_of(cls).items():
+        properties[name]["description"] = field.description
+        inner = table_of(field.annotation)
+        if inner:
+            _complete(inner, definitions)
+
+
+def keys_of(recipe: str) -> Iterator[tuple[Key, list[Key]]]:
+    """Yield the tables of ``Recipe`` or ``ImageRecipe`` in order, each with its keys. Tables inside a table
+    follow it.
+    """
+    definitions = recipe_schema()["$defs"]
+
+    def walk(name: str, fields: dict[str, Any]) -> Iterator[tuple[Key, list[Key]]]:
+        keys: list[Key] = []
+        inner: list[Key] = []
+        for key, value in definitions[_inside(fields)]["properties"].items():
+            found = Key(f"{name}.{key}".removeprefix("."), value)
+            (inner if _inside(value) else keys).append(found)
+        if keys:
+            yield Key(name, fields), keys
+        for table in inner:
+            yield from walk(*table)
+
+    yield from walk("", {"$ref": f"{_REF}{recipe}"})
+
+
+def _inside(fields: dict[str, Any]) -> str:
+    """Return the name of the table that a key is, or is an array of; else nothing."""
+    reference = fields.get("$ref") or fields.get("items", {}).get("$ref", "")
+    return reference.removeprefix(_REF)
+
+
+def reference_page() -> str:
+    """Return the page of all keys in Markdown."""
+    lines = [
+        "# All keys of a recipe",
+        "",
+        f"`{_COMMAND}` prints this page from the tables in the code, and a test compares the two.",
+        "`outlast recipe show RUN.toml` prints what each key is in a recipe and where that comes from;",
+        "`outlast recipe schema` is this page for editors.",
+        "",
+        "A change of an **identity** key makes another run, or another data set (`[corpus]` to `[shards]`),",
+        "and is refused where there is one already. An **operation** key may change between two attempts. A",
+        "relative path in a recipe begins at the folder of its file, one of `--set` at the working folder.",
+    ]
+    text: dict[str, dict[str, Any]] = {}
+    for table, keys in keys_of("Recipe"):
+        lines += _section(table, keys)
+        text |= dict(keys)
+    lines += [
+        "",
+        "# Keys of a run on images",
+        "",
+        'Where `stream.packing = "images"`; the other tables are as above.',
+    ]
+    for table, keys in keys_of("ImageRecipe"):
+        if any(text.get(key.name) != key.fields for key in keys):
+            lines += _section(table, keys)
+    return "\n".join(lines) + "\n"
+
+
+def _section(table: Key, keys: list[Key]) -> list[str]:
+    brackets = f"[[{table.name}]]" if "items" in table.fields else f"[{table.name}]"
+    lines = ["", f"## `{brackets}`", "", _one_line(table.fields["description"]), ""]
+    lines += ["| key | type | default | kind | meaning |", "|---|---|---|---|---|"]
+    for key in keys:
+        default = _toml(key.fields["default"]) if "default" in key.fields else "*required*"
+        kind = "operation" if "x-operation" in key.fields else "identity"
+        cells = (
+            f"`{key.name.rpartition('.')[2]}`",
+            _type(key.fields),
+            default,
+            kind,
+            _one_line(key.fields["description"]),
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, float) and math.isinf(value):
+        return "`inf`"
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+_LIMITS = {
+    "minimum": "from {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "to {}",
+    "exclusiveMaximum": "below {}",
+    "multipleOf": "a multiple of {}",
+}
+
+
+def _type(fields: dict[str, Any]) -> str:
+    """Return the type that a JSON schema describes, in words."""
+    if "anyOf" in fields:
+        kinds = [_type(kind) for kind in fields["anyOf"] if kind != {"type": "null"}]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in fields or "const" in fields:
+        return ", ".join(_toml(value) for value in fields.get("enum", [fields.get("const")]))
+    if fields.get("type") == "array":
+        items = fields.get("items") or fields["prefixItems"][0]
+        number = f"{len(fields['prefixItems'])} of " if "prefixItems" in fields else "list of "
+        return number + _type(items)
+    name = {"integer": "integer", "number": "number", "boolean": "true or false"}.get(
+        fields["type"], "string"
+    )
+    limits = [words.format(fields[key]) for key, words in _LIMITS.items() if key in fields]
+    return " ".join([name, *limits])
