@@ -12,10 +12,12 @@ import pytest
 
 from outlast.cli.main import main
 from outlast.storage import LocalStore
+from support.command import RECIPE
 from support.command_line import Run
 from support.datasets import draw_documents, write_sentence_data
 
 JSON_VERBS = {
+    "recipe show": "recipe",
     "shards show": "manifest",
     "shards verify": "manifest",
     "stream bench": "manifest",
@@ -62,19 +64,34 @@ def test_every_verb_that_prints_a_table_prints_json() -> None:
         "shards images",
         "shards repack",
     }
-    assert others == {"corpus", "prepare", "import", "train", "export", *shards}  # they print one path
+    assert others == {
+        "recipe schema",
+        "corpus",
+        "prepare",
+        "import",
+        "train",
+        "export",
+        *shards,
+    }  # they print one path
 
 
 @pytest.mark.parametrize("verb", JSON_VERBS)
 def test_json_is_one_document_and_all_there_is(
     outlast: Run, verb: str, data: Path, finished_run: Path, model: Path
 ) -> None:
-    where = {"manifest": [data / "manifest.json"], "run": [finished_run], "model": [model, "import [MASK]"]}
+    where: dict[str, list[str | Path]] = {
+        "recipe": [RECIPE],
+        "manifest": [data / "manifest.json"],
+        "run": [finished_run],
+        "model": [model, "import [MASK]"],
+    }
     few = ["--seconds", "1", "--batch", "2", "--length", "16"] if verb == "stream bench" else []
     outcome = outlast(*verb.split(), *where[JSON_VERBS[verb]], *few, "--json")
     assert outcome.code == 0, outcome
     found = json.loads(outcome.out)
-    if verb == "shards show":
+    if verb == "recipe show":
+        assert found["model.preset"] == {"value": "tiny", "from": "file"}
+    elif verb == "shards show":
         assert found["splits"]["train"]["shards"] == 3
         assert isinstance(found["splits"]["train"]["tokens"], int)
     elif verb.endswith("verify"):

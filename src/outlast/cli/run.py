@@ -91,7 +91,8 @@ def export(run_dir: str, out: Path) -> None:
     """
     from outlast.run.export import export_run
 
-    click.echo(export_run(run_dir, out))
+    out = export_run(run_dir, out)
+    click.echo(out)
     is_of_images = (out / "preprocessor_config.json").exists()
     command = () if is_of_images else (("fill-mask", out, "Text with a [MASK]."),)
     tell_end(f"exported: {out}", *command)

@@ -76,10 +76,11 @@ def read_run_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe |
     return make_run_recipe(read_tables(path, overrides), where=str(path), overrides=overrides)
 
 
-def read_tables(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the tables of a recipe before they are validated, with every place in them absolute: a relative
     path of the file begins at the file's folder, one of an override at the working folder.
     """
+    path = Path(path).expanduser()
     of_file = _locate(read_toml(path), path.absolute().parent)
     return _locate(apply_overrides(of_file, overrides), Path.cwd())
 

@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 def show_recipe(path: Path, overrides: Sequence[str] = ()) -> list[Row]:
     """Return every key of a recipe. Raises ConfigError listing every mistake."""
-    given = dict(_leaves(read_toml(path)))
+    given = dict(_leaves(read_toml(path.expanduser())))
     recipe = make_run_recipe(read_tables(path, overrides), where=str(path), overrides=overrides)
     defaults = dict(_leaves(to_dict(type(recipe)())))
     derived = _derived_from_images(recipe) if isinstance(recipe, ImageRecipe) else _derived(recipe)

@@ -4,8 +4,6 @@ In: the parts of a run. Out: lines for a person. Looking for the device is the f
 one that is not there is told before the run directory is touched.
 """
 
-from pathlib import Path
-
 import jax
 
 from outlast.logs import format_count
@@ -42,10 +40,8 @@ def _manifests(config: StreamConfig) -> list[str]:
 
 def _caches(parts: RunParts) -> list[str]:
     config = parts.recipe.stream
-    programs = jax.config.jax_compilation_cache_dir
-    lines = [
-        f"compiled programs are kept in {Path(programs)}" if programs else "no compiled programs are kept"
-    ]
+    programs = jax.config.read("jax_compilation_cache_dir")
+    lines = [f"compiled programs are kept in {programs}" if programs else "no compiled programs are kept"]
     if any("://" in url and not url.startswith("file://") for url in _manifests(config)):
         most = format_count(config.cache_bytes)
         lines.append(f"shards are kept in {cache_folder(config)}, {most}B at most")
