@@ -40,7 +40,7 @@ def _manifests(config: StreamConfig) -> list[str]:
 
 def _caches(parts: RunParts) -> list[str]:
     config = parts.recipe.stream
-    programs = jax.config.read("jax_compilation_cache_dir")
+    programs: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     lines = [f"compiled programs are kept in {programs}" if programs else "no compiled programs are kept"]
     if any("://" in url and not url.startswith("file://") for url in _manifests(config)):
         most = format_count(config.cache_bytes)
