@@ -7,9 +7,8 @@ import pytest
 
 from outlast.config import to_dict
 from outlast.errors import ConfigError
-from outlast.training import identity
-from outlast.training.config import OptimizerConfig, TrainingConfig
-from outlast.training.identity import arithmetic, check_identity, describe_promise, environment
+from outlast.training.config import OptimizerConfig
+from outlast.training.identity import check_identity
 
 
 def make_identity(total_steps: int = 100, **optimizer: Any) -> dict[str, Any]:
@@ -70,18 +69,3 @@ def test_a_run_never_ends_before_the_step_it_is_at() -> None:
     check_identity(make_identity(100, **constant), make_identity(80, **constant), step=80, run_dir="run")
     with pytest.raises(ConfigError, match="the checkpoint is of step 81, the recipe ends at 80"):
         check_identity(make_identity(100, **constant), make_identity(80, **constant), step=81, run_dir="run")
-
-
-def test_the_promise_follows_the_environment() -> None:
-    now = environment()
-    assert "bit-identical" in describe_promise(now, now)
-    told = describe_promise({**now, "num_cores": 96}, now)
-    assert "within rounding" in told
-    assert f"num_cores 96 -> {now['num_cores']}" in told
-
-
-def test_another_attention_kernel_is_named_where_there_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, fused = (TrainingConfig(attention_kernel=kernel) for kernel in ("plain", "fused"))
-    assert arithmetic(plain) == arithmetic(fused)
-    monkeypatch.setattr(identity, "environment", lambda: {"platform": "gpu"})
-    assert "attention_kernel plain -> fused" in describe_promise(arithmetic(plain), arithmetic(fused))

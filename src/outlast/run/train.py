@@ -23,9 +23,10 @@ from outlast.run.initialize import initialized_from
 from outlast.run.opening import describe_opening
 from outlast.run.parts import RunParts
 from outlast.storage import Store, open_store, place_of
+from outlast.training.arithmetic import arithmetic, describe_promise
 from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluations import RunEvaluations
-from outlast.training.identity import arithmetic, check_identity, describe_promise
+from outlast.training.identity import check_identity
 from outlast.training.loop import train
 from outlast.training.metrics import MetricsFile, StepMeter
 from outlast.training.optimizer import find_too_short
