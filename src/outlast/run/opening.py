@@ -11,14 +11,14 @@ from outlast.recipe import ImageRecipe
 from outlast.run.parts import RunParts
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import cache_folder
-from outlast.training.identity import environment
+from outlast.training.arithmetic import environment
 
 
 def describe_opening(parts: RunParts) -> list[str]:
     """Return what a run computes with and reads. Raises RuntimeError where jax finds no device."""
     recipe, phase = parts.recipe, parts.phases.plan[0]
     found = environment()
-    kind = found["processor"] or found["device_kind"]
+    kind = found.get("processor") or found["device_kind"]
     examples = parts.phases.streams[0].num_examples
     batch, epoch = f"{phase.global_batch_size} examples", f"{examples} examples"
     if not isinstance(recipe, ImageRecipe):

@@ -6,6 +6,7 @@ at a resume one line: bit-identical, or the same examples and masks within round
 computes, not what is written outside: the instructions that XLA compiles for, and the threads it has started.
 """
 
+import functools
 import os
 import re
 import shlex
@@ -148,6 +149,7 @@ def _settings() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _processor() -> dict[str, Any]:
     """Return the instructions that XLA compiles for, and the number of its threads, which cuts reductions.
 
