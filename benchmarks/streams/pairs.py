@@ -20,7 +20,8 @@ import numpy as np
 
 from outlast.prepare.pairs import add_pairs
 from outlast.shards.config import PairsConfig
-from outlast.shards.manifest import MANIFEST_NAME, Manifest, TokenizerEntry, read_manifest, write_manifest
+from outlast.shards.document import MANIFEST_NAME
+from outlast.shards.manifest import Manifest, TokenizerEntry, read_manifest, write_manifest
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
 from outlast.stream.config import StreamConfig

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.shards.manifest import MANIFEST_NAME, Manifest, TokenizerEntry, write_manifest
+from outlast.shards.document import MANIFEST_NAME
+from outlast.shards.manifest import Manifest, TokenizerEntry, write_manifest
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
 

@@ -12,6 +12,7 @@ do. The command line prints the message alone; ``--debug`` adds the traceback.
     │   ├── ObjectNotFound
     │   ├── ObjectExists       a create-if-absent found the name taken
     │   └── StoreUnreachable   timeouts, refused connections, 5xx: says nothing about the object
+    ├── SealError              JSON that fails its own digest; who reads it makes it an error of its own
     ├── CheckpointError
     │   ├── DamagedCheckpoint  bytes that fail their digest
     │   └── Fenced             another attempt owns the run now
@@ -89,6 +90,10 @@ class ObjectExists(StorageError):
 
 
 class StoreUnreachable(StorageError):
+    pass
+
+
+class SealError(OutlastError):
     pass
 
 

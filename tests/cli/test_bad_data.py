@@ -11,6 +11,7 @@ import pytest
 from outlast.shards.manifest import Manifest, read_manifest, write_manifest
 from support.command import RECIPE
 from support.command_line import DATA, Run, settings
+from support.hostile import resealed
 
 SHARD = "train-00001-of-00003.safetensors"
 
@@ -104,7 +105,7 @@ def test_a_damaged_manifest_is_refused_and_made_again(
 ) -> None:
     path = copy / "manifest.json"
     document = json.loads(path.read_text())
-    message = "does not match its content"
+    message = "does not match the sha256 it carries"
     if damage == "cut short":
         path.write_bytes(path.read_bytes()[:500])
         message = "not JSON"
@@ -116,7 +117,7 @@ def test_a_damaged_manifest_is_refused_and_made_again(
         message = "The file is not a manifest"
     else:
         document["splits"]["train"][0]["name"] = "../secret"
-        path.write_text(json.dumps(document))
+        path.write_bytes(resealed(document))
         message = "splits.train.0.name is wrong"
     for outcome in (train(manifest=path), outlast("shards", "show", path), outlast("shards", "verify", path)):
         outcome.refused(1, message, str(path))

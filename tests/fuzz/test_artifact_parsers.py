@@ -25,7 +25,7 @@ from outlast.huggingface.pretrained import read_pretrained
 from outlast.prepare.piece import TextRecord
 from outlast.storage import LocalStore
 from outlast.tokenizer.importing import import_tokenizer, read_foreign
-from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, to_json
+from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, resealed, to_json
 
 FOLDER: dict[str, Path] = {}
 
@@ -155,7 +155,7 @@ def test_any_tokenizer_json(tokenizer: bytes, data: st.DataObject) -> None:
 
 RECORD: dict[str, Any] = {
     "format": "outlast-piece",
-    "version": 1,
+    "version": 2,
     "piece": 0,
     "tokenizer_fingerprint": "f",
     "shards": {},
@@ -164,10 +164,10 @@ RECORD: dict[str, Any] = {
     "undecodable_bytes": 0,
     "undecodable": [["a", 1, 2]],
 }
-PLAN: dict[str, Any] = {"format": "outlast-plan", "version": 1, "versions": {"a": "1"}, "identity": {"b": 1}}
+PLAN: dict[str, Any] = {"format": "outlast-plan", "version": 2, "versions": {"a": "1"}, "identity": {"b": 1}}
 
 
-@given(damaged(RECORD).map(to_json) | damaged(PLAN).map(to_json) | NOISE)
+@given(damaged(RECORD).map(resealed) | damaged(PLAN).map(resealed) | NOISE)
 @example(b"{}")
 @example(to_json({"format": "outlast-plan", "version": 1, "identity": {"b": 1}}))
 def test_any_plan_and_record_of_a_build(content: bytes) -> None:
@@ -208,7 +208,8 @@ def test_what_is_sound_is_read(tokenizer: bytes) -> None:
     path.write_bytes(tokenizer)
     assert import_tokenizer(path, LocalStore(FOLDER["files"]), "kept").vocab_size == 8
     store = LocalStore(FOLDER["build"])
-    store.replace("done/00000.json", [to_json(RECORD)])
-    assert read_record_as(TextRecord, store, 0).text_bytes == {"train": 5}
+    for content in (resealed(RECORD), to_json({**RECORD, "version": 1})):  # that of an earlier version, too
+        store.replace("done/00000.json", [content])
+        assert read_record_as(TextRecord, store, 0).text_bytes == {"train": 5}
     with pytest.raises(OutlastError, match="roberta"):
         load_weights(model_with("model.safetensors", WEIGHTS))

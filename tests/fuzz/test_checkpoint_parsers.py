@@ -16,7 +16,7 @@ from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.format import parse_commit
 from outlast.checkpoint.restore import list_commits, restore_newest, verify_commit
 from outlast.checkpoint.save import CheckpointWriter
-from outlast.errors import CheckpointError, ConfigError, DamagedCheckpoint, OutlastError
+from outlast.errors import ConfigError, DamagedCheckpoint, OutlastError, SealError
 from outlast.run.evaluate import evaluate_run
 from outlast.storage import LocalStore
 from outlast.storage.checksummed_json import DIGEST_KEY, seal, unseal
@@ -42,7 +42,7 @@ def resealed(document: dict[str, Any]) -> bytes | None:
     """Return the document with a digest that fits: an attacker can compute one, too."""
     try:
         return seal(document)
-    except CheckpointError:
+    except SealError:
         return None
 
 

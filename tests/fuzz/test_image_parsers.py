@@ -16,7 +16,14 @@ from outlast.images.index import read_index
 from outlast.images.manifest import parse_image_manifest, read_image_manifest
 from outlast.images.records import FieldRules, Tally, read_examples
 from outlast.images.transcode import TiledJpegs
-from support.hostile import NOISE, accepts_or_refuses, bounded_memory, damaged, damaged_bytes, to_json
+from support.hostile import (
+    NOISE,
+    accepts_or_refuses,
+    bounded_memory,
+    damaged,
+    damaged_bytes,
+    resealed,
+)
 from support.images import encoded, jpeg, needs_jpegtran, picture, write_images
 
 MAX_PIXELS = 10_000
@@ -77,7 +84,7 @@ def test_damaged_indexes(folder: Path, data: st.DataObject) -> None:
 @given(data=st.data())
 @settings(max_examples=150)
 def test_damaged_manifests(document: dict[str, Any], data: st.DataObject) -> None:
-    content = data.draw(damaged(document).map(to_json) | NOISE)
+    content = data.draw(damaged(document).map(resealed) | NOISE)
     accepts_or_refuses(lambda: parse_image_manifest(content, where="x"))
 
 

@@ -21,7 +21,7 @@ from outlast.storage import LocalStore
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from support.datasets import write_counting_data
-from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, nested, to_json
+from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, nested, resealed, to_json
 
 LENGTHS = [[40, 9], [25]]
 
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SOUND: dict[str, Any] = {
     "format": "outlast-manifest",
-    "version": 1,
+    "version": 2,
     "fingerprint": "",
     "token_dtype": "uint16",
     "tokenizer": {
@@ -83,12 +83,12 @@ SOUND: dict[str, Any] = {
 
 
 def sealed(document: dict[str, Any]) -> bytes:
-    """Return a manifest whose fingerprint fits its content: an attacker can compute one, too."""
+    """Return a manifest whose fingerprint and digest fit its content."""
     identity = {key: document.get(key) for key in ("token_dtype", "tokenizer", "splits") if key in document}
     seals = {"fingerprint": digest(identity)}
     if document.get("pairs"):
         seals["pairs_fingerprint"] = digest(document["pairs"])
-    return to_json({**document, **seals})
+    return resealed({**document, **seals})
 
 
 def digest(value: Any) -> str:

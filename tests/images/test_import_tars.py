@@ -23,6 +23,7 @@ from outlast.images.verify import describe_images, summarize_images, verify_imag
 from outlast.shards.manifest import read_manifest
 from outlast.storage import open_store
 from support.files import serving_folder
+from support.hostile import resealed
 from support.images import jpeg, write_images, write_tar
 from support.s3 import S3Server, s3_variables
 
@@ -294,10 +295,16 @@ def test_damaged_manifests_and_indexes_are_refused(tmp_path: Path) -> None:
     content = Path(url).read_bytes()
     with pytest.raises(ShardError, match="holds 'images', not text"):
         read_manifest(url)
-    with pytest.raises(ShardError, match="fingerprint does not match"):
-        parse_image_manifest(content.replace(b'"num_classes": 5', b'"num_classes": 6'), where="x")
-    with pytest.raises(ShardError, match="cannot hold 90 images"):
-        parse_image_manifest(content.replace(b'"num_examples": 3', b'"num_examples": 90'), where="x")
+    for before, after, message in (
+        (b'"num_classes": 5', b'"num_classes": 6', "fingerprint does not match"),
+        (b'"num_examples": 3', b'"num_examples": 90', "cannot hold 90 images"),
+    ):
+        edited = content.replace(before, after)
+        assert edited != content
+        with pytest.raises(ShardError, match="edited or damaged"):
+            parse_image_manifest(edited, where="x")
+        with pytest.raises(ShardError, match=message):
+            parse_image_manifest(resealed(json.loads(edited)), where="x")
     entry = read_image_manifest(url)[0].shards("train")[0]
     other = read_image_manifest(url)[0].shards("validation")[0]
     index = (tmp_path / entry.index.name).read_bytes()

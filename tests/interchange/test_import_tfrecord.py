@@ -25,6 +25,7 @@ from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from support import datasets
 from support.datasets import SPECIAL_IDS, write_counting_data
+from support.hostile import resealed
 from support.records import (
     VOCAB_SIZE,
     Batch,
@@ -176,10 +177,15 @@ def test_the_manifest_of_an_export_stands_for_its_files(tmp_path: Path, tokenize
     for name, array in all_of(first).items():
         np.testing.assert_array_equal(all_of(second)[name], array)
     assert len(read_manifest(second)[0].shards("train")) == 3
-    for change in ({"format": "other"}, {"files": [{"name": "../f"}]}, {"files": 1}):
-        document = {**json.loads(exported.read_text()), **change}
-        (tmp_path / "manifest.json").write_text(json.dumps(document))
-        with pytest.raises(ShardError, match="does not list TFRecord files"):
+    document = json.loads(exported.read_text())
+    for change, content in (
+        ("does not list TFRecord files", resealed({**document, "format": "other"})),
+        ("does not list TFRecord files", resealed({**document, "files": [{"name": "../f"}]})),
+        ("does not list TFRecord files", resealed({**document, "files": 1})),
+        ("edited or damaged", exported.read_bytes().replace(b'"num_records": 25', b'"num_records": 24')),
+    ):
+        (tmp_path / "manifest.json").write_bytes(content)
+        with pytest.raises(ShardError, match=change):
             bring_in([tmp_path / "manifest.json"], tokenizer, tmp_path / "third")
 
 

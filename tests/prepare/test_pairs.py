@@ -30,6 +30,7 @@ from outlast.shards.verify import verify_manifest
 from outlast.storage import LocalStore
 from outlast.tokenizer.config import TokenizerConfig
 from support.datasets import draw_documents, write_counting_data, write_sentence_data
+from support.hostile import resealed
 
 CONFIG = PairsConfig(lengths=(32, 64), num_passes=3)
 SPLITS = {
@@ -173,7 +174,7 @@ def test_damaged_tables_are_found_by_the_check(tmp_path: Path) -> None:
 def test_the_manifest_guards_its_tables(tmp_path: Path, unbroken: Path) -> None:
     document: dict[str, Any] = json.loads((unbroken / "manifest.json").read_text())
     document["pairs"][0]["splits"]["train"][0]["sha256"] = "0" * 64
-    (tmp_path / "manifest.json").write_text(json.dumps(document))
+    (tmp_path / "manifest.json").write_bytes(resealed(document))
     with pytest.raises(ShardError, match="fingerprint does not match"):
         read_manifest(str(tmp_path / "manifest.json"))
 

@@ -1,6 +1,7 @@
 """A data set is described by its manifest, and every damaged byte of it is found and named."""
 
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from outlast.shards.manifest import (
 from outlast.shards.verify import verify_manifest
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
+from support.hostile import resealed
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
@@ -181,7 +183,7 @@ def test_what_a_right_digest_does_not_show_is_found(tmp_path: Path) -> None:
     [
         ('"num_tokens": 22', '"num_tokens": 24', "fingerprint does not match"),
         ('"num_tokens": 22', '"num_tokens": -1', "num_tokens"),
-        ('"version": 1', '"version": 2', "version 2"),
+        ('"version": 2', '"version": 3', "version 1 to 2"),
         ('"name": "train-00000', '"name": "../train-00000', "name"),
         ("{", "", "not JSON"),
     ],
@@ -190,9 +192,39 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path, before: str, after: str,
     _, url = build(tmp_path)
     text = Path(url).read_text()
     assert before in text
-    Path(url).write_text(text.replace(before, after, 1))
+    edited = text.replace(before, after, 1)
+    Path(url).write_bytes(edited.encode() if message == "not JSON" else resealed(json.loads(edited)))
     with pytest.raises(ShardError, match=message):
         read_manifest(url)
+
+
+def test_an_edit_of_any_count_is_refused(tmp_path: Path) -> None:
+    """The fingerprint does not cover the provenance; the digest covers every byte."""
+    _, url = build(tmp_path)
+    text = Path(url).read_text()
+    Path(url).write_text(text.replace('"text_bytes": 100', '"text_bytes": 101'))
+    with pytest.raises(ShardError, match=r"edited or damaged[\s\S]*restore the file, or delete it"):
+        read_manifest(url)
+    for changed in (text.replace("\n ", "\n  "), text.replace(' "sha256"', ' "sha257"'), text + "\n"):
+        Path(url).write_text(changed)
+        with pytest.raises(ShardError, match="edited or damaged"):
+            read_manifest(url)
+
+
+def test_a_manifest_of_an_earlier_version_is_read_and_called_unsealed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest, url = build(tmp_path)
+    document = json.loads(Path(url).read_text())
+    fingerprint = document["fingerprint"]
+    del document["sha256"]
+    Path(url).write_text(json.dumps({**document, "version": 1}, indent=1))
+    with caplog.at_level("INFO", logger="outlast"):
+        assert [read_manifest(url)[0] for _ in range(3)] == [manifest] * 3
+    assert [url in record.message for record in caplog.records if "carries no digest" in record.message] == [
+        True
+    ]
+    assert manifest.fingerprint == fingerprint, "what runs keep of a data set does not change"
 
 
 def test_a_missing_manifest_is_an_error(tmp_path: Path) -> None:
@@ -202,5 +234,7 @@ def test_a_missing_manifest_is_an_error(tmp_path: Path) -> None:
 
 def test_the_worked_example_of_the_format_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "formats" / "manifest.md").read_text(encoding="utf-8")
-    manifest = parse_manifest(page.split("```json\n")[1].split("```")[0].encode(), where="manifest.md")
+    text = page.split("```json\n")[1].split("```")[0].encode()
+    manifest = parse_manifest(text, where="manifest.md")
     assert manifest.num_tokens("train") == 5
+    assert resealed(json.loads(text)) == text, "the example is sealed as a writer seals it"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from outlast.errors import ConfigError, ShardError
-from outlast.shards.manifest import MANIFEST_NAME, Manifest, TokenizerEntry, write_manifest
+from outlast.shards.document import MANIFEST_NAME
+from outlast.shards.manifest import Manifest, TokenizerEntry, write_manifest
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
 from outlast.stream.config import StreamConfig

@@ -14,14 +14,8 @@ import pytest
 from outlast.errors import ConfigError, ShardError
 from outlast.prepare.pairs import add_pairs
 from outlast.shards.config import PairsConfig
-from outlast.shards.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    StaticExamples,
-    TokenizerEntry,
-    read_manifest,
-    write_manifest,
-)
+from outlast.shards.document import MANIFEST_NAME
+from outlast.shards.manifest import Manifest, StaticExamples, TokenizerEntry, read_manifest, write_manifest
 from outlast.storage import LocalStore
 from outlast.stream.config import SourceConfig, StreamConfig
 from outlast.stream.loader import TokenStream, open_stream

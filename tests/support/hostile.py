@@ -13,7 +13,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, SealError
+from outlast.storage.checksummed_json import DIGEST_KEY, seal
 
 
 def nested(depth: int) -> list[Any]:
@@ -31,6 +32,14 @@ HOSTILE_VALUES: list[Any] = [
     nested(400), ["x"] * 3000, {"..": 1}, {"__class__": "x"},
 ]  # fmt: skip
 """What no honest writer puts there."""
+
+
+def resealed(document: dict[str, Any]) -> bytes:
+    """Return a document with a digest that fits it, indented: an attacker can compute one, too."""
+    try:
+        return seal({key: value for key, value in document.items() if key != DIGEST_KEY}, "indented")
+    except SealError:
+        return to_json(document)
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ import pytest
 from outlast.errors import ConfigError
 from outlast.recipe import Recipe, make_recipe
 from outlast.run.parts import Parts, assemble
-from outlast.shards.manifest import MANIFEST_NAME
+from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import LocalStore
 from outlast.stream.loader import TokenStream
 from outlast.training.identity import check_identity

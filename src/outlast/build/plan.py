@@ -2,7 +2,7 @@
 
 In: the identity of a build (what it reads and how it is configured) and the record of each finished piece.
 Out: ``plan.json`` and ``done/<piece>.json``. Both are functions of the identity alone: whoever writes them,
-however often it was killed, writes the same bytes (docs/design/building_shards.md).
+however often it was killed, writes the same bytes (docs/design/building_shards.md). Both carry their digest.
 """
 
 import json
@@ -15,13 +15,16 @@ import pydantic
 
 from outlast.errors import ObjectExists, ObjectNotFound, ShardError, StorageError
 from outlast.storage import Store
+from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
 
 PLAN_NAME = "plan.json"
 _PLAN_FORMAT = "outlast-plan"
 _RECORD_FORMAT = "outlast-piece"
 _RECORD_FOLDER = "done/"
 _FOLDERS = ("", _RECORD_FOLDER)
-_VERSION = 1
+_VERSION = 2
+_UNSEALED_VERSION = 1
+_REMEDY = "delete it and give the same line again"
 _MAX_DIFFERENCES = 5
 
 
@@ -33,7 +36,7 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
         ShardError: the folder belongs to a build of another corpus or configuration; both values are listed.
     """
     document = {"format": _PLAN_FORMAT, "version": _VERSION, "versions": versions, "identity": identity}
-    content = _json(document)
+    content = seal(document, "indented")
     try:
         found = store.read(PLAN_NAME)
     except ObjectNotFound:
@@ -57,9 +60,7 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
         )
     agreed = plan.get("versions")
     if not isinstance(agreed, dict):
-        raise ShardError(
-            "The plan names no versions.", where=where, remedy="delete it and give the same line again"
-        )
+        raise ShardError("The plan names no versions.", where=where, remedy=_REMEDY)
     return cast(dict[str, str], agreed)
 
 
@@ -88,7 +89,7 @@ R = TypeVar("R")
 def write_record(store: Store, record: Record) -> None:
     """Mark a piece as finished. Only after its shards are in place."""
     document = {"format": _RECORD_FORMAT, "version": _VERSION, **asdict(cast(Any, record))}
-    store.replace(_record_name(record.piece), [_json(document)])
+    store.replace(_record_name(record.piece), [seal(document, "indented")])
 
 
 def withdraw_record(store: Store, piece: int) -> None:
@@ -123,13 +124,13 @@ def read_record_as(cls: type[R], store: Store, piece: int) -> R:
     fields = _parse(store.read(name), _RECORD_FORMAT, where)
     try:
         return pydantic.TypeAdapter(cls).validate_python(
-            {key: value for key, value in fields.items() if key not in ("format", "version")}
+            {key: value for key, value in fields.items() if key not in ("format", "version", DIGEST_KEY)}
         )
     except pydantic.ValidationError as error:
         raise ShardError(
             f"The record is damaged: {error.errors()[0]['msg']}",
             where=where,
-            remedy="delete it and give the same line again",
+            remedy=_REMEDY,
         ) from None
 
 
@@ -137,24 +138,25 @@ def _record_name(piece: int) -> str:
     return f"{_RECORD_FOLDER}{piece:05d}.json"
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
-
-
 def _parse(content: bytes, kind: str, where: str) -> dict[str, Any]:
     try:
         document: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ShardError(
-            f"The file is not JSON: {error}", where=where, remedy="delete it and give the same line again"
-        ) from None
+        raise ShardError(f"The file is not JSON: {error}", where=where, remedy=_REMEDY) from None
     fields = cast(dict[str, Any], document) if isinstance(document, dict) else {}
-    if (fields.get("format"), fields.get("version")) != (kind, _VERSION):
+    version = fields.get("version")
+    if fields.get("format") != kind or version not in (_UNSEALED_VERSION, _VERSION):
         raise ShardError(
             "The file is of another kind or version.",
             where=where,
-            expected=f'"format": "{kind}", "version": {_VERSION}',
+            expected=f'"format": "{kind}", "version": {_UNSEALED_VERSION} to {_VERSION}',
             remedy="prepare into another folder",
+        )
+    if version != _UNSEALED_VERSION and not has_seal(fields, content, "indented"):
+        raise ShardError(
+            "The file does not match the sha256 it carries: it was edited or damaged.",
+            where=where,
+            remedy=_REMEDY,
         )
     return fields
 

@@ -22,7 +22,7 @@ import pydantic.dataclasses
 from numpy.typing import NDArray
 
 from outlast.checkpoint.lineage import CommitKey, parse_commit_name, parse_data_name
-from outlast.errors import CheckpointError, DamagedCheckpoint
+from outlast.errors import CheckpointError, DamagedCheckpoint, SealError
 from outlast.storage.checksummed_json import seal, unseal
 
 VERSION = 1
@@ -222,10 +222,7 @@ def build_part(slices: Sequence[ArraySlice], *, name: str, index: int) -> BuiltP
 
 
 def encode_commit(commit: Commit) -> tuple[Commit, bytes]:
-    """Return the commit with its digest, and its bytes.
-
-    Raises CheckpointError where an identity is not plain JSON.
-    """
+    """Return the commit with its digest, and its bytes. Its identity must be plain JSON."""
     content = seal(dataclasses.asdict(commit))
     return dataclasses.replace(commit, sha256=json.loads(content)["sha256"]), content
 
@@ -237,7 +234,10 @@ def parse_commit(content: bytes, *, name: str) -> Commit:
         DamagedCheckpoint: bytes that fail the digest, a field that is missing, unknown or out of place, a
             part or an array that is not covered exactly once.
     """
-    document = unseal(content, where=name)
+    try:
+        document = unseal(content, where=name)
+    except SealError as error:
+        raise DamagedCheckpoint(error.message, where=name) from None
     if document.get("version") != VERSION:
         raise DamagedCheckpoint(
             f"The checkpoint has version {document.get('version')!r}.",

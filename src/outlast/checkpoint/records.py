@@ -20,7 +20,7 @@ from outlast.checkpoint.lineage import (
     parse_commit_name,
     record_name,
 )
-from outlast.errors import DamagedCheckpoint, ObjectNotFound
+from outlast.errors import ObjectNotFound, SealError
 from outlast.storage import Store
 from outlast.storage.checksummed_json import unseal
 
@@ -118,5 +118,5 @@ def parse_sealed(content: bytes | None) -> dict[str, Any] | None:
     """Return a sealed document, None where it is absent or damaged."""
     try:
         return unseal(content, where="") if content is not None else None
-    except DamagedCheckpoint:
+    except SealError:
         return None

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -42,6 +42,7 @@ from outlast.errors import (
     ObjectExists,
     ObjectNotFound,
     OutlastError,
+    SealError,
 )
 from outlast.storage import Store
 from outlast.storage.checksummed_json import canonical
@@ -87,8 +88,8 @@ class CheckpointWriter:
         self._store = store
         self._config = config
         self._attempt = attempt
-        self._identity = cast(dict[str, Any], json.loads(canonical(identity)))
-        self._mesh = cast(dict[str, Any], json.loads(canonical(mesh)))
+        self._identity = _to_plain(identity)
+        self._mesh = _to_plain(mesh)
         self._report = report
         self._retention = Retention(store, config, attempt)
         self._verified: set[CommitKey] = set()
@@ -352,3 +353,11 @@ class CheckpointWriter:
                 self._store.delete(info.name)
         except OutlastError as error:
             self._report(f"the data of a failed save stay behind in {prefix}: {error.message}")
+
+
+def _to_plain(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what reading a document back gives. Raises CheckpointError for what is no JSON."""
+    try:
+        return json.loads(canonical(document))
+    except SealError as error:
+        raise CheckpointError(error.message, expected=error.expected) from None

@@ -28,7 +28,8 @@ from outlast.images.manifest import ImageShardEntry, write_image_manifest
 from outlast.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
 from outlast.images.records import FieldRules, Tally, plain_members, read_examples
 from outlast.logs import format_count, log
-from outlast.shards.manifest import MANIFEST_NAME, Name
+from outlast.shards.document import MANIFEST_NAME
+from outlast.shards.manifest import Name
 from outlast.storage import Store, open_store, split_url
 from outlast.storage.spool import Spooled, spool_failed
 from outlast.version import __version__

@@ -13,8 +13,7 @@ import pydantic
 from outlast.corpus.tar import BLOCK
 from outlast.errors import ShardError
 from outlast.images.records import MOST_LABEL
-from outlast.shards.manifest import (
-    FileEntry,
+from outlast.shards.document import (
     build_manifest,
     check_manifest,
     digest,
@@ -23,6 +22,7 @@ from outlast.shards.manifest import (
     to_plain,
     write_document,
 )
+from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
 
 KIND = "images"

@@ -19,7 +19,7 @@ from outlast.images.sources import Share, plan_shards
 from outlast.images.tables import image_type, read_rows
 from outlast.images.tar_writer import ImageShardWriter
 from outlast.logs import format_count, log
-from outlast.shards.manifest import MANIFEST_NAME
+from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import open_store
 from outlast.version import __version__
 

@@ -24,7 +24,7 @@ from outlast.images.record import ImageRecord, make_image_manifest
 from outlast.images.records import split_name
 from outlast.images.tar_writer import ImageShardWriter
 from outlast.logs import format_count, log
-from outlast.shards.manifest import MANIFEST_NAME
+from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import Store, open_store
 from outlast.storage.spool import Spooled
 from outlast.version import __version__

@@ -5,7 +5,6 @@ the manifest that counts them all, which appears last. Memory is bounded by a ba
 with the files that are missing, and ends with the same bytes (docs/formats/tfrecord.md).
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,16 +28,18 @@ from outlast.interchange.pieces import make_record, run_pieces
 from outlast.interchange.static_masks import StaticMasks
 from outlast.interchange.tfrecord import SUFFIXES, frame, make_compressor
 from outlast.logs import log
-from outlast.shards.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
+from outlast.shards.document import MANIFEST_NAME
+from outlast.shards.manifest import Manifest, ShardEntry, read_manifest
 from outlast.shards.record import PieceRecord
 from outlast.storage import open_store
+from outlast.storage.checksummed_json import seal
 from outlast.storage.spool import Spool
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from outlast.version import __version__
 
 FORMAT = "outlast-tfrecord"
-VERSION = 1
+VERSION = 2
 _BATCH_TOKENS = 2**17
 
 
@@ -115,7 +116,7 @@ def export_tfrecord(
         "files": [_describe(record.shards[config.split]) for record in records],
         "provenance": {"versions": versions, **identity},
     }
-    store.replace(MANIFEST_NAME, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
+    store.replace(MANIFEST_NAME, [seal(document, "indented")])
     return url
 
 

@@ -21,15 +21,9 @@ from outlast.interchange.restore import restore_documents
 from outlast.interchange.tf_example import decode_example
 from outlast.interchange.tfrecord import Compression
 from outlast.logs import format_count, log
+from outlast.shards.document import MANIFEST_NAME
 from outlast.shards.example_shard import ExampleShardWriter, check_rows
-from outlast.shards.manifest import (
-    MANIFEST_NAME,
-    ArrayName,
-    ShardEntry,
-    StaticExamples,
-    TokenizerEntry,
-    write_manifest,
-)
+from outlast.shards.manifest import ArrayName, ShardEntry, StaticExamples, TokenizerEntry, write_manifest
 from outlast.shards.record import PieceRecord, make_manifest, shard_name
 from outlast.shards.token_format import token_dtype
 from outlast.shards.write import TokenShardWriter

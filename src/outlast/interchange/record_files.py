@@ -13,7 +13,8 @@ import pydantic
 from outlast.errors import ObjectNotFound, ShardError
 from outlast.interchange.export_tfrecord import FORMAT, VERSION
 from outlast.interchange.tfrecord import Compression, Record, open_object, read_records
-from outlast.shards.manifest import MANIFEST_NAME, Name
+from outlast.shards.document import MANIFEST_NAME, parse_document
+from outlast.shards.manifest import Name
 from outlast.storage import open_store, split_url
 
 _MAX_RECORD_BYTES = 2**26
@@ -35,9 +36,11 @@ def listed(urls: Sequence[str]) -> Iterator[str]:
             yield url
             continue
         try:
-            document: Any = json.loads(open_store(folder).read(name))
-            if document["format"] != FORMAT or document["version"] != VERSION:
-                raise ValueError(f"format {document['format']!r:.100}, version {document['version']!r:.100}")
+            text = open_store(folder).read(name)
+            found: Any = json.loads(text)
+            if found["format"] != FORMAT:
+                raise ValueError(f"format {found['format']!r:.100}")
+            document = parse_document(text, where=url, format=FORMAT, version=VERSION)
             names = _NAMES.validate_python([file["name"] for file in document["files"]])
         except ObjectNotFound:
             raise ShardError("There is no such manifest.", where=url, remedy="check the path") from None

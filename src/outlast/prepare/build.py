@@ -33,7 +33,7 @@ from outlast.prepare.tokenizer import ensure_tokenizer
 from outlast.prepare.words import WordRule, find_word_rule, name_words, versions_of
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
-from outlast.shards.manifest import MANIFEST_NAME
+from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import Store, open_store, place_of
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import TokenizerManifest

@@ -1,41 +1,32 @@
 """The manifest: which shards make a data set, and what must be true of each byte of them.
 
 In: ``manifest.json`` beside the shards (docs/formats/manifest.md). Out: a frozen ``Manifest``. It is
-written last, so where there is a manifest there is a whole data set.
+written last, so where there is a manifest there is a whole data set. It carries its own digest, so an edit of
+any of it is noticed.
 """
 
-import hashlib
 import itertools
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
 
-from outlast.errors import ObjectNotFound, ShardError
+from outlast.errors import ShardError
+from outlast.shards.document import (
+    build_manifest,
+    check_manifest,
+    digest,
+    parse_document,
+    read_manifest_bytes,
+    to_plain,
+    write_document,
+)
 from outlast.shards.token_format import word_bytes
-from outlast.storage import Store, open_store, split_url
+from outlast.storage import Store
 
-
-class _HasFingerprint(Protocol):
-    @property
-    def fingerprint(self) -> str: ...
-
-
-T = TypeVar("T", bound=_HasFingerprint)
-
-FORMAT = "outlast-manifest"
-VERSION = 1
-MANIFEST_NAME = "manifest.json"
 PAIR_BYTES = 17
 """A row of a pair table (docs/formats/pair_table.md)."""
-_REMEDY = (
-    "restore the file, or delete it and give the line that made the data set again (`outlast prepare`, "
-    "`outlast shards ...`): it writes the same bytes"
-)
-
 _MOST_BYTES = 2**50
 _ROLES = {"pad", "unk", "cls", "sep", "mask"}
 
@@ -205,32 +196,12 @@ class Manifest:
         return sum(shard.num_tokens for shard in self.shards(split))
 
 
-def to_plain(manifest: Any) -> dict[str, Any]:
-    """Return the manifest as plain values. What is None is left out, so that a key which a data set does not
-    need leaves its fingerprint as it was before the key existed.
-    """
-    return asdict(
-        manifest, dict_factory=lambda items: {key: value for key, value in items if value is not None}
-    )
-
-
-def digest(value: Any) -> str:
-    """Return the sha256 of plain values, as JSON with sorted keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
 def write_manifest(store: Store, manifest: Manifest) -> None:
     """Write the manifest as ``manifest.json``. Only after every shard it names is there."""
     fields = to_plain(manifest)
     if manifest.pairs:
         fields["pairs_fingerprint"] = digest(fields["pairs"])
     write_document(store, manifest.fingerprint, fields)
-
-
-def write_document(store: Store, fingerprint: str, fields: Mapping[str, Any]) -> None:
-    """Write the fields of a manifest as ``manifest.json``, behind what every manifest begins with."""
-    document = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, **fields}
-    store.replace(MANIFEST_NAME, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
 
 
 def read_manifest(url: str) -> tuple[Manifest, Store]:
@@ -241,81 +212,6 @@ def read_manifest(url: str) -> tuple[Manifest, Store]:
     """
     text, store = read_manifest_bytes(url)
     return parse_manifest(text, where=url), store
-
-
-def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
-    """Return a manifest's bytes, of whatever kind, and the store that it lies in. Raises ShardError."""
-    folder, name = split_url(url)
-    store = open_store(folder)
-    path = store.local_path(name)
-    if path is not None and path.is_dir():
-        raise ShardError(
-            "This is a folder.", where=url, remedy=f"name the manifest in it: {path / MANIFEST_NAME}"
-        )
-    try:
-        return store.read(name), store
-    except ObjectNotFound:
-        raise ShardError(
-            "There is no manifest.",
-            where=url,
-            remedy="name the manifest.json of a data set: `outlast prepare RUN.toml --out DIR` makes one of "
-            "text, `outlast shards import` and `outlast shards images` make one of images",
-        ) from None
-
-
-def parse_document(text: bytes, *, where: str) -> dict[str, Any]:
-    """Return the plain values of a manifest of whatever kind. Raises ShardError."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ShardError(
-            f"The manifest is not JSON: {error}", where=where, remedy=_remedy_for(where)
-        ) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ShardError(
-            "The file is not a manifest.",
-            where=where,
-            expected=f'"format": "{FORMAT}"',
-            remedy=_remedy_for(where),
-        )
-    if document.get("version") != VERSION:
-        raise ShardError(
-            f"The manifest has version {document.get('version')!r}.",
-            where=where,
-            expected=f"version {VERSION}",
-        )
-    return cast(dict[str, Any], document)
-
-
-def _remedy_for(where: str) -> str:
-    """Return what to do about a file that is no manifest: deleting one of another name could be a loss."""
-    is_ours = split_url(where)[1] == MANIFEST_NAME
-    return _REMEDY if is_ours else f"name the {MANIFEST_NAME} that `outlast prepare` wrote"
-
-
-def build_manifest(cls: type[T], fields: Mapping[str, Any], *, where: str) -> tuple[T, str]:
-    """Make a manifest of plain values; return it with its fingerprint. Raises ShardError naming the first key
-    that is wrong.
-    """
-    try:
-        manifest = pydantic.TypeAdapter(cls).validate_python(fields)
-        return manifest, manifest.fingerprint
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ShardError(f"The manifest's {key:.200} is wrong: {first['msg']}", where=where) from None
-    except RecursionError:
-        raise ShardError("The manifest is nested too deeply.", where=where, remedy=_REMEDY) from None
-
-
-def check_manifest(problem: str | None, has_right_fingerprint: bool, *, where: str) -> None:
-    """Raise ShardError where a manifest says what cannot be, or has another fingerprint than it says."""
-    if problem:
-        raise ShardError(f"The manifest is wrong: {problem}.", where=where, remedy=_REMEDY)
-    if not has_right_fingerprint:
-        raise ShardError(
-            "The manifest's fingerprint does not match its content.", where=where, remedy=_REMEDY
-        )
 
 
 def parse_manifest(text: bytes, *, where: str) -> Manifest:

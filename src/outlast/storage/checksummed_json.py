@@ -1,29 +1,36 @@
 """JSON documents that carry their own digest: a byte that changed is noticed, whichever it was.
 
-In: a dict of JSON values. Out: its one canonical text (keys sorted, no spaces, ASCII, a final newline) with a
-field ``sha256`` over the canonical text without that field. Reading demands the canonical text byte for byte.
+In: a dict of JSON values. Out: its one canonical text, with a field ``sha256``: the digest of the document's
+line without that field. A line has sorted keys, no spaces, ASCII alone and a final newline. What people read
+is written indented instead, its keys as the document has them; the digest is that of the line all the same.
+Reading demands the text byte for byte.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from outlast.errors import CheckpointError, DamagedCheckpoint
+from outlast.errors import SealError
 
 DIGEST_KEY = "sha256"
 
+Layout = Literal["line", "indented"]
 
-def canonical(document: Mapping[str, Any]) -> bytes:
-    """Return the canonical text of a document. Raises CheckpointError for what is no JSON (NaN among it)."""
+
+def canonical(document: Mapping[str, Any], layout: Layout = "line") -> bytes:
+    """Return the canonical text of a document. Raises SealError for what is no JSON (NaN among it)."""
     try:
-        text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        if layout == "indented":
+            text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+        else:
+            text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return text.encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"The description of a checkpoint is not plain JSON: {error}",
+        raise SealError(
+            f"What is to be written is not plain JSON: {error}",
             expected="strings, finite numbers, lists, dicts",
         ) from None
-    return text.encode() + b"\n"
 
 
 def digest(document: Mapping[str, Any]) -> str:
@@ -33,28 +40,32 @@ def digest(document: Mapping[str, Any]) -> str:
     ).hexdigest()
 
 
-def seal(document: Mapping[str, Any]) -> bytes:
+def seal(document: Mapping[str, Any], layout: Layout = "line") -> bytes:
     """Return the text of a document with its digest inside."""
-    return canonical({**document, DIGEST_KEY: digest(document)})
+    return canonical({**document, DIGEST_KEY: digest(document)}, layout)
 
 
-def unseal(content: bytes, *, where: str) -> dict[str, Any]:
+def has_seal(document: Mapping[str, Any], content: bytes, layout: Layout = "line") -> bool:
+    """Whether a text that was read as this document is its sealed text."""
+    try:
+        return seal(document, layout) == content
+    except SealError:
+        return False
+
+
+def unseal(content: bytes, *, where: str, layout: Layout = "line") -> dict[str, Any]:
     """Return the document of a sealed text, digest field included.
 
     Raises:
-        DamagedCheckpoint: not JSON, not canonical, or another digest.
+        SealError: not JSON, not canonical, or another digest.
     """
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
-        raise DamagedCheckpoint("The file is not JSON.", where=where) from None
+        raise SealError("The file is not JSON.", where=where) from None
     if not isinstance(document, dict):
-        raise DamagedCheckpoint("The file is not a JSON object.", where=where)
+        raise SealError("The file is not a JSON object.", where=where)
     document = cast(dict[str, Any], document)
-    try:
-        intact = seal(document) == content
-    except CheckpointError:
-        intact = False
-    if not intact:
-        raise DamagedCheckpoint("The file does not match the sha256 it carries.", where=where)
+    if not has_seal(document, content, layout):
+        raise SealError("The file does not match the sha256 it carries.", where=where)
     return document

@@ -1,0 +1,159 @@
+"""What the manifests of all data sets have in common: an outer form, a fingerprint, a digest of their own.
+
+In: ``manifest.json`` of whatever kind, or the plain values of one. Out: the other of the two. A manifest is
+written sealed; one of version 1, which has no digest, is read with a line in the log.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from typing import Any, Protocol, TypeVar, cast
+
+import pydantic
+
+from outlast.errors import ObjectNotFound, ShardError
+from outlast.logs import log
+from outlast.storage import Store, open_store, split_url
+from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
+
+
+class _HasFingerprint(Protocol):
+    @property
+    def fingerprint(self) -> str: ...
+
+
+T = TypeVar("T", bound=_HasFingerprint)
+
+FORMAT = "outlast-manifest"
+VERSION = 2
+_UNSEALED_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+_REMEDY = (
+    "restore the file, or delete it and give the line that made the data set again (`outlast prepare`, "
+    "`outlast shards ...`): it writes the same bytes"
+)
+
+
+def to_plain(manifest: Any) -> dict[str, Any]:
+    """Return the manifest as plain values. What is None is left out, so that a key which a data set does not
+    need leaves its fingerprint as it was before the key existed.
+    """
+    return asdict(
+        manifest, dict_factory=lambda items: {key: value for key, value in items if value is not None}
+    )
+
+
+def digest(value: Any) -> str:
+    """Return the sha256 of plain values, as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def write_document(store: Store, fingerprint: str, fields: Mapping[str, Any]) -> None:
+    """Write the fields of a manifest as ``manifest.json``, behind what every manifest begins with."""
+    document = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, **fields}
+    store.replace(MANIFEST_NAME, [seal(document, "indented")])
+
+
+def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
+    """Return a manifest's bytes, of whatever kind, and the store that it lies in. Raises ShardError."""
+    folder, name = split_url(url)
+    store = open_store(folder)
+    path = store.local_path(name)
+    if path is not None and path.is_dir():
+        raise ShardError(
+            "This is a folder.", where=url, remedy=f"name the manifest in it: {path / MANIFEST_NAME}"
+        )
+    try:
+        return store.read(name), store
+    except ObjectNotFound:
+        raise ShardError(
+            "There is no manifest.",
+            where=url,
+            remedy="name the manifest.json of a data set: `outlast prepare RUN.toml --out DIR` makes one of "
+            "text, `outlast shards import` and `outlast shards images` make one of images",
+        ) from None
+
+
+def parse_document(
+    text: bytes, *, where: str, format: str = FORMAT, version: int = VERSION
+) -> dict[str, Any]:
+    """Return the plain values of a manifest of whatever kind, without its digest.
+
+    One of version 1, which has no digest, is read with a line in the log.
+
+    Args:
+        format, version: that it must say; the newest version.
+
+    Raises:
+        ShardError: not a manifest, of a version that this package does not know, or edited.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShardError(
+            f"The manifest is not JSON: {error}", where=where, remedy=_remedy_for(where)
+        ) from None
+    if not isinstance(document, dict) or document.get("format") != format:
+        raise ShardError(
+            "The file is not a manifest.",
+            where=where,
+            expected=f'"format": "{format}"',
+            remedy=_remedy_for(where),
+        )
+    document = cast(dict[str, Any], document)
+    found = document.get("version")
+    if found not in (_UNSEALED_VERSION, version):
+        raise ShardError(
+            f"The manifest has version {found!r:.100}.",
+            where=where,
+            expected=f"version {_UNSEALED_VERSION} to {version}",
+            remedy="read it with a newer version of this package",
+        )
+    if found == _UNSEALED_VERSION:
+        _say_unsealed(where)
+    elif not has_seal(document, text, "indented"):
+        raise ShardError(
+            "The manifest does not match the sha256 it carries: it was edited or damaged.",
+            where=where,
+            remedy=_REMEDY,
+        )
+    document.pop(DIGEST_KEY, None)
+    return document
+
+
+@cache  # once for each manifest, however often it is read
+def _say_unsealed(where: str) -> None:
+    log.info("%s is of version 1, which carries no digest: an edit of its counts would not be noticed", where)
+
+
+def _remedy_for(where: str) -> str:
+    """Return what to do about a file that is no manifest: deleting one of another name could be a loss."""
+    is_ours = split_url(where)[1] == MANIFEST_NAME
+    return _REMEDY if is_ours else f"name the {MANIFEST_NAME} that `outlast prepare` wrote"
+
+
+def build_manifest(cls: type[T], fields: Mapping[str, Any], *, where: str) -> tuple[T, str]:
+    """Make a manifest of plain values; return it with its fingerprint. Raises ShardError naming the first key
+    that is wrong.
+    """
+    try:
+        manifest = pydantic.TypeAdapter(cls).validate_python(fields)
+        return manifest, manifest.fingerprint
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ShardError(f"The manifest's {key:.200} is wrong: {first['msg']}", where=where) from None
+    except RecursionError:
+        raise ShardError("The manifest is nested too deeply.", where=where, remedy=_REMEDY) from None
+
+
+def check_manifest(problem: str | None, has_right_fingerprint: bool, *, where: str) -> None:
+    """Raise ShardError where a manifest says what cannot be, or has another fingerprint than it says."""
+    if problem:
+        raise ShardError(f"The manifest is wrong: {problem}.", where=where, remedy=_REMEDY)
+    if not has_right_fingerprint:
+        raise ShardError(
+            "The manifest's fingerprint does not match its content.", where=where, remedy=_REMEDY
+        )
