@@ -25,7 +25,7 @@ from outlast.models.config import ArchitectureName, ModelConfig, resolve_model
 from outlast.models.params import flatten, init_params
 from outlast.storage import open_store
 from outlast.tokenizer.config import TokenizerConfig
-from outlast.tokenizer.encode import Tokenizer, hide_special_tokens, load_tokenizer
+from outlast.tokenizer.encode import Tokenizer, load_tokenizer
 from outlast.tokenizer.importing import import_tokenizer
 from outlast.tokenizer.sentencepiece_model import parse_model
 from outlast.tokenizer.train import train_tokenizer
@@ -67,9 +67,9 @@ def trained(folder: Path, options: dict[str, Any]) -> Tokenizer:
 
 
 def exported_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """The ids of tokenizer.json, special tokens in text left alone as we leave them."""
+    """The ids of tokenizer.json, special tokens in text left alone (``split_special_tokens=True``)."""
     text = json.dumps(tokenizer_json(tokenizer, type_vocab_size=2), ensure_ascii=False)
-    converted = tokenizers.Tokenizer.from_str(hide_special_tokens(text.encode()))
+    converted = tokenizers.Tokenizer.from_str(text)
     converted.encode_special_tokens = True
     return [encoding.ids for encoding in converted.encode_batch(texts, add_special_tokens=False)]
 

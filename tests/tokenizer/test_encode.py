@@ -145,3 +145,35 @@ def test_half_a_surrogate_pair_and_an_id_out_of_range_are_errors(
     assert tokenizer.decode([0, 2, *tokenizer.encode("def").tolist(), 3]) == "def"
     assert [ids.tolist() for ids in tokenizer.encode_batch([])] == []
     assert tokenizer.encode("").tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            models.BPE({**{name: index for index, name in enumerate(BERT)}, "a": 5}, []),
+            "has no unknown piece",
+        ),
+        (
+            models.WordPiece({**{name: index for index, name in enumerate(BERT)}, "a": 5}, unk_token="a"),
+            "unknown piece is 'a'",
+        ),
+        (models.Unigram([*((name, 0.0) for name in BERT), ("a", -1.0)], None), "has no unknown piece"),
+        (models.Unigram([*((name, 0.0) for name in BERT), ("a", -1.0)], 5), "unknown piece is 'a'"),
+    ],
+)
+def test_a_vocabulary_without_the_unknown_piece_is_refused(tmp_path: Path, model: Any, message: str) -> None:
+    """What it lacks would vanish, or become another piece, or end the encoding."""
+    HuggingFaceTokenizer(model).save(str(tmp_path / "file.json"))
+    with pytest.raises(TokenizerError, match=message):
+        import_file(tmp_path / "file.json", str(tmp_path))
+
+
+def test_bytes_need_no_unknown_piece(test_data: Path, tmp_path: Path) -> None:
+    file = byte_level_file(test_data, tmp_path)
+    assert import_file(file, str(tmp_path)).unknown_piece() == (None, True)
+    data = json.loads(file.read_text())
+    data["pre_tokenizer"] = {"type": "Whitespace"}
+    file.write_text(json.dumps(data))
+    with pytest.raises(TokenizerError, match="would vanish"):
+        import_file(file, str(tmp_path))

@@ -177,7 +177,7 @@ fill_mask = pipeline("fill-mask", model="{name}")
 fill_mask(f"... {{fill_mask.tokenizer.mask_token}} ...")
 ```
 
-{_attention_section(config)}## Training
+{_TOKENIZER_SECTION}{_attention_section(config)}## Training
 
 | field | value |
 |---|---|
@@ -188,6 +188,14 @@ fill_mask(f"... {{fill_mask.tokenizer.mask_token}} ...")
 Not stated. The licence depends on the texts the model was trained on; state it here before you pass the
 model on, with the uses it is meant for. A model of this kind repeats what is in its training text, errors
 and biases included.
+"""
+
+
+_TOKENIZER_SECTION = """## Names of special tokens in text
+
+transformers takes the name of a special token in a text ("[MASK]", "<unk>") for the token itself. In training
+such names were text like any other; `tokenizer(text, split_special_tokens=True)` reads them so.
+
 """
 
 

@@ -8,6 +8,7 @@ tokenizer_files.
 import base64
 from typing import Any
 
+from outlast.huggingface.names_as_text import escape
 from outlast.tokenizer.sentencepiece_model import Piece, PieceType, SentencePieceModel
 
 _SPACE = "\u2581"
@@ -86,7 +87,7 @@ def _pre_tokenizer(model: SentencePieceModel) -> dict[str, Any]:
     if model.kind == "unigram" or not symbols:
         return metaspace
     # BPE: a symbol must not merge with its neighbours; alone, it is found whole (ignore_merges).
-    pattern = "|".join(_escape(symbol) for symbol in symbols)
+    pattern = "|".join(escape(symbol) for symbol in symbols)
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     return {"type": "Sequence", "pretokenizers": [metaspace, split]}
 
@@ -151,11 +152,6 @@ def _symbols(model: SentencePieceModel) -> list[str]:
     """Return the user-defined symbols, longest first, so that one that begins another does not win."""
     symbols = [piece.text for piece in model.pieces if piece.type == PieceType.USER_DEFINED]
     return sorted(symbols, key=len, reverse=True)
-
-
-def _escape(text: str) -> str:
-    """Return a pattern of the library's regular expressions (Oniguruma) that matches the text alone."""
-    return "".join(character if character.isalnum() else f"\\x{{{ord(character):x}}}" for character in text)
 
 
 def _replace(pattern: str, content: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import TokenizerError
+from outlast.huggingface.names_as_text import names_as_text
 from outlast.huggingface.sentencepiece_to_json import convert_sentencepiece
 from outlast.tokenizer.encode import Tokenizer
 from outlast.tokenizer.manifest import TokenizerManifest
@@ -69,6 +70,7 @@ def tokenizer_json(tokenizer: Tokenizer, *, type_vocab_size: int) -> dict[str, A
         parts = {"added_tokens": _control_tokens(model, manifest), **convert_sentencepiece(model)}
     else:
         parts = json.loads(tokenizer.model)
+    parts = names_as_text(parts, [token["content"] for token in parts["added_tokens"] if token["special"]])
     return {
         "version": "1.0",
         "truncation": None,

@@ -13,6 +13,7 @@ from outlast.corpus.config import CorpusConfig
 from outlast.errors import CorpusError
 from outlast.logs import format_count, log
 from outlast.prepare.piece import TOKENIZER_FOLDER, TextRecord
+from outlast.prepare.unknown import tell_unknown
 from outlast.prepare.words import warn_of_words
 from outlast.shards.manifest import TokenizerEntry, read_manifest, write_manifest
 from outlast.shards.record import make_manifest
@@ -42,6 +43,7 @@ def finish(
         vocab_size=tokenizer.vocab_size,
         special_ids=tokenizer.special_ids,
     )
+    provenance |= tell_unknown(records)
     manifest = make_manifest(records, entry, token_dtype(tokenizer.vocab_size).name, provenance)
     if "train" not in manifest.splits:
         raise CorpusError(

@@ -25,6 +25,7 @@ from outlast.shards.record import PieceRecord, shard_name
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import open_store
 from outlast.tokenizer.encode import load_tokenizer
+from outlast.tokenizer.unknown import UnknownCounter, UnknownTally
 from outlast.tokenizer.words import Segmenter, make_word_marker
 
 TOKENIZER_FOLDER = "tokenizer"
@@ -55,9 +56,11 @@ class TextRecord(PieceRecord):
 
     Attributes:
         cleaning: what cleaning did to its documents, None where there was none.
+        unknown: what the vocabulary does not know of them, None where an older version did not count it.
     """
 
     cleaning: CleaningTally | None = None
+    unknown: UnknownTally | None = None
 
 
 class _Document(NamedTuple):
@@ -122,6 +125,7 @@ class PieceBuilder:
                 undecodable_bytes=tally.undecodable_bytes,
                 undecodable=[(place.file, place.offset, place.num_bytes) for place in tally.undecodable],
                 cleaning=cleaned if self.job.cleaning.is_on else None,
+                unknown=splits.unknown.tally(),
             )
         write_record(self.store, record)
         return record
@@ -153,18 +157,15 @@ class _Splits:
         self.writers: dict[str, TokenShardWriter] = {}
         self.text_bytes: dict[str, int] = {}
         self.num_without_tokens = 0
+        self.unknown = UnknownCounter(builder.tokenizer)
         self._builder = builder
 
     def add(self, batch: list[_Document], count: Count) -> None:
         before = self._totals()
         builder = self._builder
-        encoded = encode_documents(
-            builder.tokenizer,
-            [document.text for document in batch],
-            builder.split,
-            builder.words,
-            contents=[document.content for document in batch],
-        )
+        texts, contents = [document.text for document in batch], [document.content for document in batch]
+        encoded = encode_documents(builder.tokenizer, texts, builder.split, builder.words, contents=contents)
+        self.unknown.add(texts, contents, [document.ids for document in encoded])
         for (split, _, content), (ids, sentence_lengths, word_starts) in zip(batch, encoded, strict=True):
             if not len(ids):
                 self.num_without_tokens += 1

@@ -98,11 +98,35 @@ def summarize(description: Mapping[str, Any]) -> dict[str, str]:
         lines["words"] = f"by {provenance['words']}"
     if "cleaning" in provenance:
         lines["cleaning"] = _cleaning(provenance["cleaning"])
+    if "unknown_pieces" in provenance:
+        lines["unknown pieces"] = describe_unknown(provenance["unknown_pieces"])
+    if "control_names" in provenance:
+        lines["names of control pieces"] = describe_counts(provenance["control_names"])
     lines["undecodable"] = f"{provenance.get('undecodable_bytes', 0)} bytes"
     lines["made by"] = ", ".join(
         f"{name} {number}" for name, number in provenance.get("versions", {}).items()
     )
     return {name: line for name, line in lines.items() if line}
+
+
+def describe_unknown(found: Mapping[str, Any]) -> str:
+    """Return ``unknown_pieces`` of a manifest's provenance in a line."""
+    line = (
+        f"{format_count(found['unknown'])}, {found['share']:.2%} of the tokens"
+        if found["unknown"]
+        else "none"
+    )
+    if found["characters"]:
+        shown = {repr(character): count for character, count in found["characters"].items()}
+        line += f"; commonest characters behind them: {describe_counts(shown)}"
+    if "pieces_not_counted" in found:
+        line += f"; not counted in {found['pieces_not_counted']} pieces that an older version built"
+    return line
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Return how often each thing was found, in a line."""
+    return ", ".join(f"{name} {format_count(count)} times" for name, count in counts.items())
 
 
 def _words(split: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from outlast.tokenizer.fast_bpe import fast_encoder
 from outlast.tokenizer.manifest import MODEL_NAMES, TokenizerManifest, read_tokenizer
 
 _NO_IDS = np.zeros(0, np.int32)
+_BYTE_LETTERS = set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 _ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -100,6 +101,20 @@ class Tokenizer(ABC):
     @abstractmethod
     def _list_pieces(self) -> list[str]: ...
 
+    @abstractmethod
+    def unknown_piece(self) -> tuple[str | None, bool]:
+        """Return the piece that the library gives for what the vocabulary lacks, None where it has none, and
+        whether each of the 256 bytes has a piece.
+        """
+
+    @cached_property
+    def control_names(self) -> frozenset[str]:
+        """The names of the pieces that no text encodes to, that of unknown text included."""
+        return frozenset(self.manifest.special_pieces.values()) | self._list_control()
+
+    @abstractmethod
+    def _list_control(self) -> set[str]: ...
+
     def _checked(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[int]:
         plain = [int(piece_id) for piece_id in ids]
         wrong = [piece_id for piece_id in plain if not 0 <= piece_id < self.manifest.vocab_size]
@@ -141,6 +156,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _list_pieces(self) -> list[str]:
         return [self.processor.id_to_piece(index) for index in range(self.manifest.vocab_size)]
+
+    def unknown_piece(self) -> tuple[str | None, bool]:
+        return self.pieces[self.processor.unk_id()], any(map(self.processor.is_byte, range(len(self.pieces))))
+
+    def _list_control(self) -> set[str]:
+        return {piece for index, piece in enumerate(self.pieces) if self.processor.is_control(index)}
 
 
 class TokenizersTokenizer(Tokenizer):
@@ -184,6 +205,24 @@ class TokenizersTokenizer(Tokenizer):
 
     def _list_pieces(self) -> list[str]:
         return [self.processor.id_to_token(index) or "" for index in range(self.manifest.vocab_size)]
+
+    def unknown_piece(self) -> tuple[str | None, bool]:
+        data: dict[str, Any] = json.loads(self.model)
+        model, pieces = data["model"], set(self.pieces)
+        if model.get("type") == "Unigram":
+            number = model.get("unk_id")
+            found = None if number is None else self.pieces[number]
+        else:
+            found = model.get("unk_token")
+        names = {f"<0x{byte:02X}>" for byte in range(256)} if model.get("byte_fallback") else _BYTE_LETTERS
+        is_bytes = model.get("byte_fallback") or '"ByteLevel"' in json.dumps(
+            [data["normalizer"], data["pre_tokenizer"]]
+        )
+        return (found if found in pieces else None), bool(is_bytes and names <= pieces)
+
+    def _list_control(self) -> set[str]:
+        added = self.processor.get_added_tokens_decoder().values()
+        return {token.content for token in added if token.special}
 
 
 def load_tokenizer(store: Store, prefix: str) -> Tokenizer:
@@ -251,6 +290,23 @@ def refuse_reachable(tokenizer: Tokenizer, control_symbols: Sequence[str] = ()) 
                 f"The text {name!r} encodes to the control piece of that name.",
                 remedy="choose another name for the symbol, or train the vocabulary without it in the text",
             )
+
+
+def check_unknown(tokenizer: Tokenizer) -> None:
+    """Check that what the vocabulary lacks becomes the unknown piece of the manifest, or bytes.
+
+    Raises:
+        TokenizerError: it would vanish, become another piece, or end the encoding.
+    """
+    wanted = tokenizer.manifest.special_pieces["unk"]
+    found, spells_bytes = tokenizer.unknown_piece()
+    if found != wanted and not (found is None and spells_bytes):
+        raise TokenizerError(
+            "The vocabulary has no unknown piece: what it lacks would vanish from the text."
+            if found is None
+            else f"The vocabulary's unknown piece is {found!r}.",
+            expected=f"{wanted!r} for what the vocabulary lacks, or a piece for each of the 256 bytes",
+        )
 
 
 def check_text(texts: Sequence[str]) -> None:

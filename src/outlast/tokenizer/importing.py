@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from outlast.errors import TokenizerError
 from outlast.storage import Store
 from outlast.tokenizer.config import SPECIAL_PIECES
-from outlast.tokenizer.encode import make_tokenizer, refuse_reachable
+from outlast.tokenizer.encode import check_unknown, make_tokenizer, refuse_reachable
 from outlast.tokenizer.manifest import MODEL_NAMES, Library, TokenizerManifest, write_tokenizer
 from outlast.tokenizer.sentencepiece_model import append_control_pieces, parse_model
 from outlast.tokenizer.vocabulary_files import find_vocabulary, read_vocabulary
@@ -61,7 +61,9 @@ def read_foreign(file: Path, *, append_missing: bool = False) -> tuple[Tokenizer
         else:
             library, kind, pieces, content = _read_sentencepiece(content, append_missing)
         manifest = _make_manifest(file, library, kind, pieces, content)
-        refuse_reachable(make_tokenizer(manifest, content))
+        tokenizer = make_tokenizer(manifest, content)
+        check_unknown(tokenizer)
+        refuse_reachable(tokenizer)
     except TokenizerError as error:
         raise TokenizerError(
             error.message, where=error.where or str(file), expected=error.expected, remedy=error.remedy

@@ -7,7 +7,8 @@ the documents came.
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from outlast.prng import derive_key
@@ -74,6 +75,21 @@ def split_lines(documents: Iterable[bytes], *, max_bytes: int) -> Iterator[str]:
                 line = line[len(head) :]
             if line:
                 yield line.decode()
+
+
+def name_breaker(names: Sequence[str], mark: str) -> Callable[[str], str]:
+    """Return what puts ``mark`` behind the first character of each of the names that stands in a text.
+
+    The names of control pieces are text like any other in a corpus, so their characters count; no piece may
+    spell a whole name, or text would encode to a control id. A name of one character becomes the mark.
+    """
+    pattern = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
+
+    def broken(match: re.Match[str]) -> str:
+        name = match[0]
+        return f"{name[0]}{mark}{name[1:]}" if len(name) > 1 else mark
+
+    return lambda text: pattern.sub(broken, text)
 
 
 def _cut(content: bytes, length: int) -> bytes:

@@ -6,17 +6,17 @@ right.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
 from outlast.config import to_dict
 from outlast.errors import TokenizerError
 from outlast.storage import Store
-from outlast.tokenizer.config import SPECIAL_PIECES, TokenizerConfig
+from outlast.tokenizer.config import PAD_PIECE, SPECIAL_PIECES, TokenizerConfig
 from outlast.tokenizer.encode import make_tokenizer, refuse_reachable
 from outlast.tokenizer.manifest import MODEL_NAMES, TokenizerManifest, write_tokenizer
-from outlast.tokenizer.sampling import TrainingText, choose_documents, split_lines
+from outlast.tokenizer.sampling import TrainingText, choose_documents, name_breaker, split_lines
 from outlast.tokenizer.train_sentencepiece import train_sentencepiece
 from outlast.tokenizer.train_tokenizers import train_tokenizers
 
@@ -93,11 +93,15 @@ def _describe(text: TrainingText) -> str:
 
 
 def _train(config: TokenizerConfig, text: TrainingText) -> bytes:
-    def lines() -> Iterator[str]:
-        return split_lines(text.documents, max_bytes=config.max_sentence_length)
+    def lines(documents: Iterable[bytes] = text.documents) -> Iterator[str]:
+        return split_lines(documents, max_bytes=config.max_sentence_length)
 
     if config.library == "sentencepiece":
-        return train_sentencepiece(config, lines())
+        # Its trainer takes the name of a control piece for the border between two texts.
+        broken = name_breaker([*SPECIAL_PIECES.values(), *config.control_symbols], mark=PAD_PIECE)
+        return train_sentencepiece(
+            config, lines(broken(document.decode()).encode() for document in text.documents)
+        )
     return train_tokenizers(config, lines)
 
 

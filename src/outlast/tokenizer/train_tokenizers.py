@@ -1,9 +1,9 @@
 """Train a vocabulary with the ``tokenizers`` library.
 
 In: a configuration and a way to read the lines. Out: the bytes of a tokenizer.json. The library knows no
-control pieces and no character coverage, so both are made here: the surfaces of symbols are taken out of the
-training text (a merge that spells one would let text encode to it), and rare characters are replaced by
-spaces in it.
+control pieces and no character coverage, so both are made here: the names of control pieces are broken in the
+training text (a merge that spells one would let text encode to it), user-defined symbols are taken out of it,
+and rare characters are replaced by spaces.
 
 BPE and WordPiece give the same bytes for the same lines. Unigram does not: the library walks hash maps in an
 order that differs from process to process (docs/design/tokenizers.md).
@@ -19,6 +19,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from outlast.errors import TokenizerError
 from outlast.tokenizer.config import SPECIAL_PIECES, UNKNOWN_PIECE, TokenizerConfig
+from outlast.tokenizer.sampling import name_breaker
 from outlast.tokenizer.train_sentencepiece import too_large
 
 Lines = Callable[[], Iterator[str]]
@@ -35,7 +36,7 @@ def train_tokenizers(config: TokenizerConfig, lines: Lines) -> bytes:
     tokenizer = _untrained(config)
     control = [*SPECIAL_PIECES.values(), *config.control_symbols]
     fixed = [*control, *config.user_defined_symbols]
-    text = _training_lines(config, lines, tokenizer, fixed)
+    text = _training_lines(config, lines, tokenizer, control)
     continuations = _continuations(config, tokenizer, fixed, text) if config.kind == "wordpiece" else []
     tokenizer.train_from_iterator(text(), _trainer(config, config.vocab_size, [*fixed, *continuations]))
     found = tokenizer.get_vocab_size()
@@ -101,13 +102,15 @@ def _trainer(config: TokenizerConfig, vocab_size: int, fixed: list[str]) -> Any:
     )
 
 
-def _training_lines(config: TokenizerConfig, lines: Lines, tokenizer: Tokenizer, fixed: list[str]) -> Lines:
-    """Return a way to read the normalized lines without symbols and without the rarest characters."""
-    symbols = re.compile("|".join(re.escape(symbol) for symbol in sorted(fixed, key=len, reverse=True)))
+def _training_lines(config: TokenizerConfig, lines: Lines, tokenizer: Tokenizer, control: list[str]) -> Lines:
+    """Return a way to read the normalized lines without whole symbols and without the rarest characters."""
+    broken = name_breaker(control, mark=" ")
+    symbols = sorted(config.user_defined_symbols, key=len, reverse=True)
+    user_defined = re.compile("|".join(map(re.escape, symbols)) or r"\Z")
     normalizer: Any = tokenizer.normalizer
 
     def cleaned() -> Iterator[str]:
-        return (symbols.sub(" ", normalizer.normalize_str(line)) for line in lines())
+        return (user_defined.sub(" ", broken(normalizer.normalize_str(line))) for line in lines())
 
     if config.byte_level or config.character_coverage == 1.0:
         return cleaned
