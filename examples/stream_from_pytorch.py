@@ -1,11 +1,13 @@
-"""The stream from PyTorch: text or images, and a resume that needs one integer.
+"""The stream from PyTorch: text or images, workers, and a resume that needs one integer.
 
-    python examples/stream_from_pytorch.py MANIFEST --steps 100
+    python examples/stream_from_pytorch.py MANIFEST --steps 100 --workers 3
     python examples/stream_from_pytorch.py MANIFEST --steps 100 --state state.json     # the same line goes on
+    torchrun --nproc-per-node 2 examples/stream_from_pytorch.py MANIFEST              # each has half the rows
+    python examples/stream_from_pytorch.py MANIFEST --evaluate validation              # every example once
 
 MANIFEST is the manifest.json of `outlast prepare` (text), `outlast shards import` or `outlast shards images`.
 A real program saves the step beside its weights. Nothing else is to be saved: order, crops and mirroring are
-functions of the seed and the step. A job of several processes passes its index and its count to the stream.
+functions of the seed and the step.
 """
 
 import argparse
@@ -13,10 +15,12 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
-import outlast
+from outlast.pytorch import ImageDataset, StreamDataset
 
 
 def main() -> None:
@@ -25,26 +29,33 @@ def main() -> None:
     )
     parser.add_argument("manifest")
     parser.add_argument("--images", type=int, metavar="SIZE", help="the data set holds images")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32, help="rows of a batch, over all processes")
     parser.add_argument("--steps", type=int, default=10, help="to run this time")
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--state", type=Path, help="keeps the step between runs")
+    parser.add_argument("--evaluate", metavar="SPLIT", help="read a split once and count its examples")
     arguments = parser.parse_args()
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+
+    options: dict[str, Any] = {"global_batch_size": arguments.batch, "seed": 1}
+    options |= {"image_size": arguments.images} if arguments.images else {"sequence_length": 64}
+    make = ImageDataset if arguments.images else StreamDataset
+    if arguments.evaluate:
+        held_out = make(arguments.manifest, split=arguments.evaluate, evaluation=True, **options)
+        batches = DataLoader(held_out, batch_size=None, num_workers=arguments.workers)
+        print(int(sum(batch["example_weights"].sum() for batch in batches)), "examples")
+        return
 
     start = json.loads(arguments.state.read_text())["step"] if has_state(arguments.state) else 0
-    options = {"global_batch_size": arguments.batch, "seed": 1, "start_step": start}
-    if arguments.images:
-        batches = outlast.open_images(arguments.manifest, image_size=arguments.images, **options)
-    else:
-        batches = outlast.open_stream(arguments.manifest, sequence_length=64, **options)
-
-    for step, batch in zip(range(start, start + arguments.steps), batches, strict=False):
-        # No copy: the tensors share the batch's memory, which is used again only when they are gone.
-        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    dataset = make(arguments.manifest, start_step=start, stop_step=start + arguments.steps, **options)
+    for batch in DataLoader(dataset, batch_size=None, num_workers=arguments.workers):
         if arguments.images:
-            tensors["images"] = normalise(tensors["images"])
-        print(step, *(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items()), digest(tensors))
+            batch["images"] = normalise(batch["images"])
+        shapes = (f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())
+        print(batch.step, *shapes, digest(batch))
         if arguments.state:
-            save_step(arguments.state, step + 1)
+            save_step(arguments.state, batch.step + 1)
 
 
 def normalise(images: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ EXTRAS_OF_THE_PACKAGE = (
     "images",
     "report",
     "ray",
+    "torch",
 )
 PARTS_OF_JAX = {"jaxlib", "ml-dtypes"}
 

@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "images": LEAVES | {"build", "corpus", "shards", "stream"},
     "prepare": LEAVES | {"recipe", "build", "corpus", "cleaning", "tokenizer", "shards"},
     "interchange": LEAVES | {"build", "shards", "stream", "tokenizer", "objectives"},
+    "pytorch": LEAVES | {"images", "stream"},
     # The training half.
     "models": LEAVES,
     "objectives": LEAVES | {"models"},

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 JAX_FREE = {
-    *("__main__", "cli", "recipe", "prepare"),
+    *("__main__", "cli", "recipe", "prepare", "pytorch"),
     *("errors", "config", "storage", "prng", "logs", "version"),
     *("build", "corpus", "cleaning", "tokenizer", "shards", "stream", "images", "interchange", "checkpoint"),
 }
@@ -61,12 +61,22 @@ print(json.dumps(found))
 
 
 def test_the_data_half_loads_without_jax(checkout: Path) -> None:
-    found = import_refusing(NEVER_IN_THE_DATA_HALF + LAZY_IN_THE_DATA_HALF, jax_free_modules(checkout))
+    modules = [name for name in jax_free_modules(checkout) if name != "outlast.pytorch"]
+    found = import_refusing(NEVER_IN_THE_DATA_HALF + LAZY_IN_THE_DATA_HALF, modules)
     assert not found, (
         "Modules of the data half load what they must not:\n  "
         + "\n  ".join(found)
         + "\ndo: move the code to the training half, or import the library inside the function that needs it"
     )
+
+
+def test_torch_is_loaded_by_its_own_module_alone(checkout: Path) -> None:
+    """All that ``outlast.pytorch`` builds on is free of jax, and nothing builds on it."""
+    modules = [name for name in jax_free_modules(checkout) if name != "outlast.pytorch"]
+    assert len(modules) == len(jax_free_modules(checkout)) - 1
+    found = import_refusing(("torch", "jax"), [*modules, "outlast.pytorch"])
+    assert [line.split()[:2] for line in found] == [["torch", "by"]]
+    assert "outlast/pytorch.py" in found[0]
 
 
 def test_a_heavy_import_would_be_seen(checkout: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def run(example: str, *arguments: str) -> list[str]:
 @needs("torch", "examples")
 @pytest.mark.parametrize("kind", ["text", "images"])
 def test_pytorch(manifests: dict[str, tuple[str, ...]], tmp_path: Path, kind: str) -> None:
-    whole = run("stream_from_pytorch.py", *manifests[kind], "--steps", "9")
+    whole = run("stream_from_pytorch.py", *manifests[kind], "--steps", "9", "--workers", "2")
     assert len(set(whole)) == 9
     assert "images (4, 3, 32, 32) labels (4,)" in whole[0] or "input_ids (4, 64)" in whole[0]
     state = ("--state", str(tmp_path / "state.json"))
@@ -52,6 +52,8 @@ def test_pytorch(manifests: dict[str, tuple[str, ...]], tmp_path: Path, kind: st
         run("stream_from_pytorch.py", *manifests[kind], "--steps", count, *state) for count in ("4", "5")
     ]
     assert lives[0] + lives[1] == whole
+    [counted] = run("stream_from_pytorch.py", *manifests[kind], "--evaluate", "train", "--workers", "2")
+    assert counted == ("33 examples" if kind == "text" else "40 examples")
 
 
 @pytest.mark.peers

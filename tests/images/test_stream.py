@@ -233,6 +233,21 @@ def test_open_images_is_the_stream(manifest: str) -> None:
         assert all(np.array_equal(batch[name], stream.batch(step)[name]) for name in ("images", "labels"))
 
 
+def test_every_key_of_the_tables_is_an_argument_and_others_are_refused(manifest: str) -> None:
+    keys: dict[str, Any] = {"crop": "padded", "padding": 2, "flip": False, "decode_threads": 1}
+    found = next(open_images(Path(manifest), global_batch_size=6, image_size=20, window_examples=8, **keys))
+    expected = make_stream(manifest, global_batch_size=6, image_size=20, window_examples=8, **keys).batch(0)
+    assert np.array_equal(found["images"], expected["images"])
+    mistakes: list[dict[str, Any]] = [{"imagesize": 20}, {"images": 20}]
+    for mistake in mistakes:
+        with pytest.raises(ConfigError, match="did you mean 'image_size'"):
+            open_images(manifest, global_batch_size=6, **mistake)
+    with pytest.raises(ConfigError, match="did you mean 'reader_threads'"):
+        open_images(manifest, global_batch_size=6, readerthreads=2)
+    with pytest.raises(ConfigError, match="belongs to text"):
+        open_images(manifest, global_batch_size=6, sequence_length=20)
+
+
 def test_a_remote_set_gives_the_same_bytes(manifest: str, tmp_path: Path) -> None:
     expected = take(make_stream(manifest), 0, 6)
     with serving_folder(Path(manifest).parent) as url:

@@ -215,6 +215,41 @@ def test_an_argument_out_of_its_range_is_refused_at_the_call(
         open_stream(manifest, **arguments)
 
 
+def test_every_key_of_the_table_is_an_argument_and_others_are_refused(manifest: str) -> None:
+    keys: dict[str, Any] = {"sequence_length": 12, "special_tokens": False, "num_lanes": 2, "verify": False}
+    found = next(open_stream(Path(manifest), global_batch_size=6, window_examples=4, **keys))
+    expected = make_stream(manifest, window_examples=4, **keys).batch(0)
+    assert np.array_equal(found["input_ids"], expected["input_ids"])
+    mistakes: dict[str, Any] = {"sequence_lenght": 12, "prefetch": 0, "reader_threads": 0}
+    with pytest.raises(
+        ConfigError, match=r"than 0[\s\S]*did you mean 'sequence_length'[\s\S]*'prefetch_batches'"
+    ):
+        open_stream(manifest, global_batch_size=6, **mistakes)
+
+
+@pytest.mark.parametrize("process_count", [1, 2, 5])
+def test_an_evaluation_shows_every_example_once(manifest: str, process_count: int) -> None:
+    options: dict[str, Any] = {"global_batch_size": 10, "sequence_length": 12, "evaluation": True}
+    shares = [
+        list(open_stream(manifest, process_index=index, process_count=process_count, **options))
+        for index in range(process_count)
+    ]
+    assert {len(share) for share in shares} == {3}
+    parts = [part for share in shares for part in share]
+    seen = np.concatenate([part["example_index"][part["example_weights"] == 1] for part in parts])
+    assert sorted(seen) == list(range(21))
+    assert {part["input_ids"].shape for part in parts} == {(10 // process_count, 12)}
+    tokens = np.concatenate([part["input_ids"].ravel() for part in parts])
+    assert sorted(tokens[tokens >= 5]) == list(range(5, 5 + 188))
+    [rest] = open_stream(manifest, start_step=2, **options)
+    assert rest["example_index"][0] == 20
+
+
+def test_a_batch_larger_than_the_split_is_one_evaluation(manifest: str) -> None:
+    [batch] = open_stream(manifest, global_batch_size=64, sequence_length=12, num_lanes=32, evaluation=True)
+    assert batch["example_weights"].sum() == 21
+
+
 def test_a_batch_of_no_step_is_refused(manifest: str) -> None:
     with pytest.raises(ConfigError, match="no step -1"):
         make_stream(manifest).batch(-1)

@@ -7,13 +7,15 @@ starts anywhere and nothing about the data needs saving.
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import fields
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from outlast.config import build
 from outlast.errors import ConfigError
-from outlast.images.config import ImageStreamConfig
+from outlast.images.config import ImagesConfig, ImageStreamConfig
 from outlast.images.crops import draw_numbers, training_crop
 from outlast.images.index import ImageIndex, open_index
 from outlast.images.manifest import ImageShardEntry, read_image_manifest
@@ -21,12 +23,13 @@ from outlast.images.replacement import following_in_window
 from outlast.images.rows import CropOf, ImageRows, Places
 from outlast.prng import derive_key
 from outlast.shards.read import map_file
+from outlast.storage import place_of
 from outlast.stream.blocks import Batch
 from outlast.stream.examples import ExampleStream, make_order
 from outlast.stream.files import OpenFiles
 from outlast.stream.memory import Empty
 from outlast.stream.order import ORDER_VERSION
-from outlast.stream.sources import manifest_url
+from outlast.stream.sources import in_manifest_order, manifest_url
 
 
 class ImageStream(ExampleStream):
@@ -111,55 +114,86 @@ class ImageStream(ExampleStream):
 
 
 def open_images(
-    manifest: str,
+    manifest: str | Path,
     *,
     global_batch_size: int,
     seed: int = 0,
     start_step: int = 0,
-    image_size: int = 224,
-    crop: Literal["random_resized", "padded", "center"] = "random_resized",
-    flip: bool = True,
     split: str = "train",
+    evaluation: bool = False,
     process_index: int = 0,
     process_count: int = 1,
+    **stream: Any,
 ) -> Iterator[Batch]:
-    """Yield the batches of a data set of images from a step on, without end.
+    """Yield the batches of a data set of images: without end, or in an evaluation until all are seen.
 
-    The state of the stream is the number of the step: to resume, pass it as ``start_step``.
+    The state of the stream is the number of the step: to resume, pass it as ``start_step``. The iterator is
+    for one process alone; for the workers of a PyTorch DataLoader there is ``outlast.pytorch``.
 
     Args:
-        manifest: URL of the ``manifest.json`` that ``outlast shards import`` or ``images`` wrote.
+        manifest: path or URL of the ``manifest.json`` that ``outlast shards import`` or ``images`` wrote.
         global_batch_size: examples in a step, over all processes.
         seed: of order, crops and mirroring.
         start_step: the first step to yield.
-        image_size: height and width of an example.
-        crop: a random region, resized; a part of the picture with a border of 4 pixels, for small images; or
-            the middle.
-        flip: mirror half of the examples.
         split: ``train``, ``validation`` or ``test``.
+        evaluation: yield the middle of every picture of the split exactly once, in the order of the data set,
+            and end. The rows that fill up the last batch are black.
         process_index, process_count: this process's share of every batch's rows.
+        **stream: further keys of a recipe's tables ``[stream.images]`` and ``[stream]``: ``image_size=192``,
+            ``crop="padded"``, ``flip=False``, ``decode_threads=4``, ``cache_dir=...``.
 
     Returns:
         an iterator of dicts: ``images`` uint8, (process_batch_size, image_size, image_size, 3), RGB, and
-            ``labels`` int32, (process_batch_size,). A batch that is kept stays as it is; the memory of one
-            that is dropped is used again.
+            ``labels`` int32, (process_batch_size,). An evaluation has ``example_weights`` float32 besides, 1
+            and 0 for what fills up or does not decode, and ``example_index`` int32, the example's number in
+            the split, both (process_batch_size,). A batch that is kept stays as it is; the memory of one that
+            is dropped is used again.
 
     Raises:
-        ConfigError: an argument out of its range, or a batch that does not divide.
+        ConfigError: an argument that is not known or out of its range, a batch that does not divide, or one
+            of several workers of a DataLoader.
         ShardError: a manifest, an index or a tar that is missing or damaged; too many images that do not
             decode.
     """
-    fields = {
-        "manifest": manifest,
-        "packing": "images",
-        "global_batch_size": global_batch_size,
-        "images": {"image_size": image_size, "crop": crop, "flip": flip},
-    }
-    config = build(ImageStreamConfig, fields, where="open_images", holder="call")
-    stream = ImageStream(
-        config, seed=seed, split=split, process_index=process_index, process_count=process_count
+    opened = make_image_stream(
+        manifest,
+        global_batch_size=global_batch_size,
+        seed=seed,
+        split=split,
+        evaluation=evaluation,
+        process_index=process_index,
+        process_count=process_count,
+        **stream,
     )
-    return stream.batches_from(start_step)
+    return opened.read(start_step, evaluation=evaluation)
+
+
+def make_image_stream(
+    manifest: str | Path,
+    *,
+    seed: int = 0,
+    split: str = "train",
+    evaluation: bool = False,
+    process_index: int = 0,
+    process_count: int = 1,
+    **stream: Any,
+) -> ImageStream:
+    """Return the stream that ``open_images`` reads. Arguments and errors as there."""
+    of_images = {field.name for field in fields(ImagesConfig)}
+    of_both = of_images | {field.name for field in fields(ImageStreamConfig)} - {"images"}
+    tables: dict[str, Any] = {"manifest": place_of(manifest), "packing": "images", "images": {}}
+    for name, value in stream.items():
+        # An unknown key goes where its nearest name is, which the error then offers.
+        [near] = get_close_matches(name, sorted(of_both), n=1) or [name]
+        (tables["images"] if near in of_images else tables)[name] = value
+    config = build(ImageStreamConfig, tables, where="open_images", holder="call")
+    return ImageStream(
+        in_manifest_order(config) if evaluation else config,
+        seed=seed,
+        split=split,
+        process_index=process_index,
+        process_count=process_count,
+    )
 
 
 def _open_tar(_: int, path: Path) -> memoryview:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from outlast.logs import log
 from outlast.run.images import HeldOutImages, ImageParts, open_held_out_images
 from outlast.run.parts import Parts, RunParts, config_of_phase
-from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
+from outlast.stream.sources import in_manifest_order
 from outlast.training.evaluate import HeldOutSource
 from outlast.training.phase_plan import phase_behind
 
@@ -45,7 +45,7 @@ class HeldOut:
         opened: list[tuple[str | None, TokenStream]] = []
         for source in phases.streams[phase].sources:
             if _SPLIT in source.manifest.splits:
-                alone = _in_manifest_order(config, source.url)
+                alone = in_manifest_order(replace(config, manifest=source.url, sources=()))
                 words = recipe.objective.whole_words
                 stream = TokenStream(alone, seed=recipe.training.seed, split=_SPLIT, word_starts=words)
                 opened.append((source.label, stream))
@@ -61,8 +61,3 @@ def open_held_out(parts: RunParts) -> HeldOut | HeldOutImages | None:
     assert isinstance(parts, Parts)
     has_one = any(_SPLIT in source.manifest.splits for source in parts.stream.sources)
     return HeldOut(parts) if has_one else None
-
-
-def _in_manifest_order(config: StreamConfig, url: str) -> StreamConfig:
-    # Lanes belong to training, and a small split may not fill them.
-    return replace(config, manifest=url, sources=(), num_lanes=1, window_examples=None)

@@ -5,7 +5,7 @@ pictures, its description, its artifact. The loop, the checkpoints and the metri
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from outlast.objectives.classify import ClassifyObjective
 from outlast.recipe import ImageRecipe, in_steps
 from outlast.run.parts import RunParts
 from outlast.storage import split_url
-from outlast.stream.sources import manifest_url
+from outlast.stream.sources import in_manifest_order, manifest_url
 from outlast.training.evaluate import HeldOutSource
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.phase_plan import Phase
@@ -93,8 +93,7 @@ class HeldOutImages:
     """The held-out split of a run on images, each picture as evaluation shows it."""
 
     def __init__(self, parts: ImageParts) -> None:
-        # In manifest order: lanes belong to training, and a small split may not fill them.
-        config = replace(parts.recipe.stream, num_lanes=1, window_examples=None)
+        config = in_manifest_order(parts.recipe.stream)
         self._stream = ImageStream(config, seed=parts.recipe.training.seed, split=_SPLIT)
         self._limit = parts.recipe.training.evaluation_examples
 

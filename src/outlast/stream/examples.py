@@ -21,6 +21,7 @@ from outlast.stream.files import Shards, fetch_together
 from outlast.stream.memory import Empty, RecycledMemory
 from outlast.stream.mixture import Mixture
 from outlast.stream.order import Order, Placement, WindowKey, check_divides, default_lanes_and_window
+from outlast.stream.readers import read_alone
 from outlast.stream.remote.ahead import Needs, ReadAhead
 from outlast.stream.remote.cancel import Cancellation, work_for
 
@@ -136,17 +137,27 @@ class ExampleStream:
         self._fetch_together(shards)
         return self.packing.gather(shards, records, self._shards.get, empty)
 
-    def batches_from(self, step: int) -> Generator[Batch]:
-        """Yield the batches of step, step + 1, ... without end, read ahead by threads.
+    def read(self, start_step: int, *, evaluation: bool = False, every: int = 1) -> Generator[Batch]:
+        """Yield the batches of ``batches_from`` or ``evaluation_batches`` to the one who reads them alone."""
+        _check_step(start_step)
+        batches = (
+            self.evaluation_batches(first=start_step, every=every)
+            if evaluation
+            else self.batches_from(start_step, every)
+        )
+        return read_alone(batches, every=every)
+
+    def batches_from(self, step: int, every: int = 1) -> Generator[Batch]:
+        """Yield the batches of step, step + every, ... without end, read ahead by threads.
 
         An array of a batch stays as it is for as long as anything refers to it or to a part of it; then its
         memory is used again. Raises ConfigError for a step below 0.
         """
         _check_step(step)
-        return self._batches_from(step)
+        return self._batches_from(step, every)
 
-    def _batches_from(self, step: int) -> Generator[Batch]:
-        num_steps = self._steps_together()
+    def _batches_from(self, step: int, every: int) -> Generator[Batch]:
+        num_steps = self._steps_together() if every == 1 else 1
         most = max(self.config.reader_threads, -(-self.config.prefetch_batches // num_steps)) + 1
         closing = Cancellation()
         readers = ThreadPoolExecutor(self.config.reader_threads, "outlast-reader", work_for, (closing,))
@@ -158,12 +169,12 @@ class ExampleStream:
         read_ahead = self._read_ahead(self._needs)
         try:
             while True:
-                read_ahead.advance(step - len(ahead) * num_steps)
+                read_ahead.advance(step - len(ahead) * num_steps * every)
                 while len(ahead) < most:
                     ahead.append(readers.submit(self._batches, step, num_steps, memory.empty))
-                    step += num_steps
+                    step += num_steps * every
                     # Sorted and opened ahead of need: nobody waits at the border of a window.
-                    for key in self.order.upcoming(step - 1, *self.own_rows):
+                    for key in self.order.upcoming(step - every, *self.own_rows):
                         if warmed.get((key.source, key.lane)) != key:
                             warmed[key.source, key.lane] = key
                             warmer.submit(self._open_window, key, closing)
@@ -178,31 +189,34 @@ class ExampleStream:
         """Return how many steps a reader gathers at once, sharing what a visit to the shards costs."""
         return 1
 
-    def evaluation_batches(self, limit: int | None = None) -> Iterator[Batch]:
-        """Yield every example of the split once, in manifest order, in batches of ``process_batch_size``.
+    def evaluation_batches(
+        self, limit: int | None = None, *, first: int = 0, every: int = 1
+    ) -> Generator[Batch]:
+        """Yield every example of the split once, in manifest order: this process's rows of each batch.
 
         ``example_index`` int32 names each row's example; ``example_weights`` float32 is 0 for the rows that
-        fill up the last batch. With a limit, the examples are spread evenly over the split.
+        fill up the last batch. With a limit, the examples are spread evenly over the split. The batches are
+        ``first``, ``first + every``, ...; all processes have equally many.
         """
-        total, size = self.num_examples, self.process_batch_size
+        total, size = self.num_examples, self.config.global_batch_size
         chosen = np.arange(total) if limit is None or limit >= total else np.arange(limit) * total // limit
         shards, _ = self._places(chosen)
         begins = np.flatnonzero(np.diff(shards, prepend=-1))
         needed = [(int(begin) // size, int(shards[begin])) for begin in begins]
         read_ahead = self._read_ahead(lambda batch: _needed_from(needed, batch))
         try:
-            for number, first in enumerate(range(0, len(chosen), size)):
+            for number in range(first, -(-len(chosen) // size), every):
                 read_ahead.advance(number)
-                yield self._evaluation_batch(chosen[first : first + size])
+                begin = number * size + self.first_row
+                yield self._evaluation_batch(chosen[begin : begin + self.process_batch_size])
         finally:
             read_ahead.close()
 
     def _evaluation_batch(self, indices: NDArray[np.int64]) -> Batch:
         missing = self.process_batch_size - len(indices)
-        batch = self.examples(indices)
-        if missing:
-            padding = self.packing.padding(missing)
-            batch = {name: np.concatenate((batch[name], padding[name])) for name in batch}
+        parts = [self.examples(indices)] if len(indices) else []
+        parts += [self.packing.padding(missing)] if missing else []
+        batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         batch["example_index"] = np.concatenate((indices, np.zeros(missing))).astype(np.int32)
         is_there = (np.arange(self.process_batch_size) < len(indices)).astype(np.float32)
         batch["example_weights"] = is_there * batch.get("example_weights", np.float32(1))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from outlast.errors import ConfigError
 from outlast.shards.example_shard import open_examples
 from outlast.shards.manifest import Manifest, ShardEntry
 from outlast.shards.read import open_entry, open_tokens
-from outlast.storage import Store
+from outlast.storage import Store, place_of
 from outlast.stream.blocks import Batch, Blocks
 from outlast.stream.config import StreamConfig
 from outlast.stream.examples import ExampleStream, Packing, make_order
@@ -31,7 +31,7 @@ from outlast.stream.order import ORDER_VERSION, Order
 from outlast.stream.pairs import PairRows, open_pairs
 from outlast.stream.rows import StaticRows
 from outlast.stream.shares import shares_of
-from outlast.stream.sources import Source, join_packings, open_sources
+from outlast.stream.sources import Source, in_manifest_order, join_packings, open_sources
 from outlast.stream.words import WordRows
 
 _GATHERED_BYTES = 8 * 2**20
@@ -134,65 +134,95 @@ class TokenStream(ExampleStream):
 
 
 def open_stream(
-    manifest: str | Mapping[str, float],
+    manifest: str | Path | Mapping[str, float] | None = None,
     *,
     global_batch_size: int,
     seed: int = 0,
     start_step: int = 0,
-    sequence_length: int = 128,
-    packing: Literal["blocks", "pairs"] = "blocks",
     split: str = "train",
+    evaluation: bool = False,
     process_index: int = 0,
     process_count: int = 1,
     word_starts: bool = False,
+    **stream: Any,
 ) -> Iterator[Batch]:
-    """Yield the batches of a data set from a step on, without end.
+    """Yield the batches of a data set from a step on: without end, or in an evaluation until all are seen.
 
-    The state of the stream is the number of the step: to resume, pass it as ``start_step``.
+    The state of the stream is the number of the step: to resume, pass it as ``start_step``. The iterator is
+    for one process alone; for the workers of a PyTorch DataLoader there is ``outlast.pytorch``.
 
     Args:
-        manifest: URL of the ``manifest.json`` that ``outlast prepare`` wrote; or of several, each with its
-            weight, for a mixture.
+        manifest: path or URL of the ``manifest.json`` that ``outlast prepare`` wrote; or of several, each
+            with its weight, for a mixture.
         global_batch_size: examples in a step, over all processes.
         seed: of the order.
         start_step: the first step to yield.
-        sequence_length: tokens in an example.
-        packing: runs of tokens, or the data set's pairs of this length.
         split: ``train`` or ``validation``.
+        evaluation: yield every example of the split exactly once, in the order of the data set, and end. The
+            rows that fill up the last batch are padding.
         process_index, process_count: this process's share of every batch's rows.
         word_starts: also yield ``word_starts`` int8, (process_batch_size, sequence_length): 1 where a word
             begins and for what is no text. The data sets must be prepared with ``shards.words``.
+        **stream: further keys of a recipe's ``[stream]`` table: ``sequence_length=512``, ``packing="pairs"``,
+            ``cache_dir=...``.
 
     Returns:
         an iterator of dicts: ``input_ids`` int32 and ``attention_mask`` int8, (process_batch_size,
             sequence_length); with pairs also ``token_type_ids`` int8 of that shape and
             ``next_sentence_label`` int32, (process_batch_size,); static examples have further arrays
-            (docs/formats/example_shard.md). A batch that is kept stays as it is; the memory of one that is
-            dropped is used again.
+            (docs/formats/example_shard.md). An evaluation has ``example_weights`` float32 besides, 0 for
+            padding and 1 else, and ``example_index`` int32, the example's number in the split, both
+            (process_batch_size,). A batch that is kept stays as it is; the memory of one that is dropped is
+            used again.
 
     Raises:
-        ConfigError: an argument out of its range, a batch that does not divide, sources that do not fit
-            together, or word starts of a data set that has none.
+        ConfigError: an argument that is not known or out of its range, a batch that does not divide, sources
+            that do not fit together, word starts of a data set that has none, or one of several workers of a
+            DataLoader.
         ShardError: a manifest or a shard that is missing or damaged.
     """
-    is_mixture = isinstance(manifest, Mapping)
-    fields = {
-        "manifest": None if is_mixture else manifest,
-        "sources": _sources_of(manifest) if is_mixture else (),
-        "global_batch_size": global_batch_size,
-        "sequence_length": sequence_length,
-        "packing": packing,
-    }
-    config = build(StreamConfig, fields, where="open_stream", holder="call")
-    stream = TokenStream(
-        config,
+    opened = make_stream(
+        manifest,
+        global_batch_size=global_batch_size,
+        seed=seed,
+        split=split,
+        evaluation=evaluation,
+        process_index=process_index,
+        process_count=process_count,
+        word_starts=word_starts,
+        **stream,
+    )
+    return opened.read(start_step, evaluation=evaluation)
+
+
+def make_stream(
+    manifest: str | Path | Mapping[str, float] | None = None,
+    *,
+    seed: int = 0,
+    split: str = "train",
+    evaluation: bool = False,
+    process_index: int = 0,
+    process_count: int = 1,
+    word_starts: bool = False,
+    **stream: Any,
+) -> TokenStream:
+    """Return the stream that ``open_stream`` reads. Arguments and errors as there."""
+    named: dict[str, Any] = {}
+    if isinstance(manifest, Mapping):
+        if "sources" in stream:
+            raise ConfigError("The sources are given twice.", where="open_stream", remedy="give them once")
+        named["sources"] = _sources_of(manifest)
+    elif manifest is not None:
+        named["manifest"] = place_of(manifest)
+    config = build(StreamConfig, named | stream, where="open_stream", holder="call")
+    return TokenStream(
+        in_manifest_order(config) if evaluation else config,
         seed=seed,
         split=split,
         process_index=process_index,
         process_count=process_count,
         word_starts=word_starts,
     )
-    return stream.batches_from(start_step)
 
 
 def _sources_of(weights: Mapping[str, float]) -> list[dict[str, Any]]:

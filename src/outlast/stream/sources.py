@@ -22,6 +22,7 @@ from outlast.stream.pairs import PairRows
 from outlast.stream.rows import StaticRows
 
 T = TypeVar("T")
+Config = TypeVar("Config", bound=StreamConfig)
 Packing = Blocks | PairRows | StaticRows
 
 
@@ -77,6 +78,13 @@ def manifest_url(config: StreamConfig) -> str:
 def config_of(config: StreamConfig, source: SourceConfig) -> StreamConfig:
     """Return the configuration of a stream over one source of a mixture alone."""
     return replace(config, manifest=source.manifest, sources=())
+
+
+def in_manifest_order(config: Config) -> Config:
+    """Return the configuration of an evaluation: lanes belong to training, and a small split may not fill
+    them.
+    """
+    return replace(config, num_lanes=1, window_examples=None)
 
 
 class Joined(Generic[T]):
