@@ -39,7 +39,7 @@ def tokenizer_of(data: Path) -> str:
         (["export", "out"], "There is no run"),
         (["checkpoint", "list"], "There is no run"),
         (["checkpoint", "list", "--json"], "There is no run"),
-        (["checkpoint", "digest"], "There is no checkpoint"),
+        (["checkpoint", "digest"], "The run has no checkpoint yet"),
         (["checkpoint", "verify"], "There is no checkpoint"),
         (["fill-mask", "a [MASK]"], "There is no model here"),
     ],
@@ -136,11 +136,18 @@ def test_weights_that_are_not_there_or_do_not_fit(train: Run, finished_run: Path
     )
 
 
-def test_weights_of_another_tokenizer_are_taken_with_a_warning(
+def test_weights_of_another_tokenizer_are_taken_where_that_is_asked_for(
     train: Run, finished_run: Path, data: Path, other_data: Path
 ) -> None:
-    outcome = train(manifest=other_data / "manifest.json", options=("--initialize-from", str(finished_run)))
-    assert outcome.code == 0
+    manifest, start = other_data / "manifest.json", ("--initialize-from", str(finished_run))
+    train(manifest=manifest, options=start).refused(
+        2,
+        f"the tokenizer {tokenizer_of(data)}, the data were made with {tokenizer_of(other_data)}",
+        f"tokenizer.path={finished_run}/tokenizer",
+        "--other-tokenizer",
+    )
+    outcome = train(manifest=manifest, options=(*start, "--other-tokenizer"))
+    assert outcome.code == 0, outcome
     assert (
         f"the tokenizer {tokenizer_of(data)}, the data's those of {tokenizer_of(other_data)}" in outcome.err
     )
@@ -195,10 +202,10 @@ def test_debug_shows_the_traceback(outlast: Run, tmp_path: Path) -> None:
 def test_what_nobody_foresaw_is_one_line_too(
     outlast: Run, monkeypatch: pytest.MonkeyPatch, finished_run: Path
 ) -> None:
-    def fail(_: str) -> None:
+    def fail(_: str, **options: object) -> None:
         raise ZeroDivisionError("something")
 
-    monkeypatch.setattr("outlast.checkpoint.inspect.digest_run", fail)
+    monkeypatch.setattr("outlast.run.checkpoints.digest_run", fail)
     line = ("checkpoint", "digest", finished_run)
     outcome = outlast(*line)
     assert (outcome.code, outcome.out) == (1, "")

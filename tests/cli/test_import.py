@@ -185,5 +185,7 @@ def test_a_recipe_of_another_shape_is_refused(
     imported = tmp_path / "imported"
     outlast("import", pretrained_folder(test_data, "roberta_mlm", tmp_path / "theirs"), imported)
     line = ("train", RECIPE, "--run-dir", tmp_path / "run", "--initialize-from", imported)
-    refused = outlast(*line, "--set", f"stream.manifest={data}/manifest.json")
+    there = ("--set", f"stream.manifest={data}/manifest.json")
+    outlast(*line, *there).refused(2, "belong to the pieces of the tokenizer", "tokenizer.path=")
+    refused = outlast(*line, *there, "--other-tokenizer")
     refused.refused(2, "embeddings/word is float32", "recipe.toml", "tokenizer.path=")

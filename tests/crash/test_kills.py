@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.checkpoint.inspect import digest_run, verify_run
+from outlast.checkpoint.inspect import verify_run
+from outlast.run.checkpoints import digest_run
 from support.command import Command
 from support.command_lives import PHASES
 from support.datasets import CloudCommand

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from outlast.checkpoint.inspect import digest_run, verify_run
+from outlast.checkpoint.inspect import verify_run
+from outlast.run.checkpoints import digest_run
 from outlast.storage import LocalStore
-from outlast.training.evaluations import read_evaluations
+from outlast.training.ranking import read_evaluations
 from support.command import RECIPE, Command
 from support.command_lives import Life
 

@@ -20,7 +20,7 @@ from outlast.errors import ConfigError, DamagedCheckpoint, OutlastError, SealErr
 from outlast.run.evaluate import evaluate_run
 from outlast.storage import LocalStore
 from outlast.storage.checksummed_json import DIGEST_KEY, seal, unseal
-from outlast.training.evaluations import read_evaluations
+from outlast.training.ranking import read_evaluations
 from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, nested, to_json
 
 COMMIT = "commits/000000000003-1.json"

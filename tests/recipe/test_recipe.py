@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from outlast.checkpoint.config import CheckpointConfig
 from outlast.cli.main import main
 from outlast.config import to_dict
 from outlast.errors import ConfigError
@@ -68,7 +69,10 @@ def test_values_of_every_kind_come_back_from_json() -> None:
 def test_an_empty_recipe_is_all_defaults(tmp_path: Path) -> None:
     path = tmp_path / "RUN.toml"
     path.touch()
-    defaults = Recipe(objective=MlmConfig(mask_probability=0.15))  # which the architecture says
+    # The architecture says the one, the kind of run the other.
+    defaults = Recipe(
+        objective=MlmConfig(mask_probability=0.15), checkpoint=CheckpointConfig(best_metric="loss")
+    )
     assert read_recipe(path) == defaults
 
 

@@ -18,7 +18,8 @@ from outlast.checkpoint.restore import restore_newest
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.storage import LocalStore
 from outlast.training.evaluate import HeldOutSource
-from outlast.training.evaluations import RunEvaluations, read_evaluations
+from outlast.training.evaluations import RunEvaluations
+from outlast.training.ranking import Ranking, read_evaluations
 from outlast.training.state import TrainState
 from outlast.training.step import Measured
 
@@ -30,7 +31,7 @@ BATCH = {"example_weights": np.ones(2)}
 class Life:
     """One attempt: restores, evaluates states whose loss is given, saves."""
 
-    def __init__(self, store: LocalStore, attempt: Attempt) -> None:
+    def __init__(self, store: LocalStore, attempt: Attempt, num_batches: int) -> None:
         restored = restore_newest(store, attempt_number=attempt.number)
         self.restored_step = restored.commit.step if restored else 0
         attempt.record_restored(self.restored_step, restored.commit.name if restored else None)
@@ -43,7 +44,8 @@ class Life:
             evaluation_step=lambda params, model_state, batch: Measured(
                 params["loss"], ONE, ONE, ONE, ONE, {}
             ),
-            held_out=lambda step: [HeldOutSource(None, [BATCH])],
+            held_out=lambda step: [HeldOutSource(None, [BATCH] * num_batches)],
+            ranking=Ranking(),
             stop=lambda: False,
             keep=self._writer.rank,
         )
@@ -57,9 +59,9 @@ class Life:
 
 
 @contextmanager
-def life(store: LocalStore) -> Generator[Life]:
+def life(store: LocalStore, num_batches: int = 1) -> Generator[Life]:
     attempt = claim_attempt(store, config=CONFIG, report=lambda message: None)
-    yield Life(store, attempt)
+    yield Life(store, attempt, num_batches)
     attempt.close()
 
 
@@ -77,7 +79,7 @@ def test_what_a_life_evaluated_that_left_no_commit_does_not_count(store: LocalSt
         first.evaluate(4, 9.0)
     # Nothing is committed, so nothing tells whether this is the same recipe.
     with life(store) as second:
-        assert second.evaluations.ranking == []
+        assert second.evaluations.best_first == []
         assert second.evaluations.due(4)
         second.save(4)
     with life(store) as third:
@@ -94,7 +96,7 @@ def test_what_lies_beyond_the_restored_step_is_evaluated_again(store: LocalStore
         first.evaluate(8, 2.0)
     with life(store) as second:
         assert (second.evaluations.due(4), second.evaluations.due(8)) == (False, True)
-        assert second.evaluations.ranking == [4]
+        assert second.evaluations.best_first == [4]
         second.evaluate(8, 1.0)
         assert losses(store) == {4: 3.0, 8: 1.0}
 
@@ -139,6 +141,7 @@ def test_a_loss_that_is_not_finite_is_neither_kept_nor_ranked(
             jnp.float32(batch["loss"]), ONE, ONE, ONE, ONE, {}
         ),
         held_out=held_out,
+        ranking=Ranking(),
         stop=lambda: False,
         keep=rankings.append,
     )
@@ -148,3 +151,19 @@ def test_a_loss_that_is_not_finite_is_neither_kept_nor_ranked(
     assert sorted(read_evaluations(store)) == [10, 30, 40]
     assert len(list(store.list("evaluations/"))) == 3
     assert f"step 20: the held-out loss is {wrong}" in caplog.text
+
+
+def test_evaluations_of_other_examples_are_not_compared_and_that_is_said(
+    store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with life(store) as first:
+        first.save(4)
+        first.evaluate(4, 1.0)
+        first.save(8)
+        first.evaluate(8, 2.0)
+        assert first.evaluations.best_first == [4, 8]
+    assert "do not compare" not in caplog.text
+    with life(store, num_batches=2) as second:
+        second.evaluate(12, 9.0)
+        assert second.evaluations.best_first == [12, 4, 8]
+    assert "step 12 is evaluated on 4 examples, step 8 was on 2: the two do not compare" in caplog.text

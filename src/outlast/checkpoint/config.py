@@ -28,7 +28,11 @@ class CheckpointConfig:
     """Keep the first checkpoint at or after each multiple of this many steps for good."""
 
     keep_best: Operation[bool] = True
-    """Keep the checkpoint with the best metric."""
+    """Keep the best of the evaluated checkpoints."""
+
+    best_metric: Operation[str | None] = None
+    """The metric of the evaluations that says which checkpoint is the best, such as loss or accuracy.
+    Default: loss, of images accuracy."""
 
     verify_after_save: Operation[bool] = True
     """Read every checkpoint back after it was committed and compare its digests."""

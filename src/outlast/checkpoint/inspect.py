@@ -7,7 +7,7 @@ not disturbed: what retention deletes while we look is left out.
 from typing import Any
 
 from outlast.checkpoint.records import newest_attempt
-from outlast.checkpoint.restore import CommitStatus, digest_arrays, list_commits, read_commit, verify_commit
+from outlast.checkpoint.restore import CommitStatus, list_commits, verify_commit
 from outlast.errors import CheckpointError, ObjectNotFound
 from outlast.storage import open_store
 
@@ -46,20 +46,6 @@ def verify_run(run_dir: str) -> list[str]:
         except ObjectNotFound:
             continue
     return problems
-
-
-def digest_run(run_dir: str) -> dict[str, Any]:
-    """Return the newest ``step`` and the ``sha256`` over its parameters in name order.
-
-    Raises:
-        CheckpointError: there is no checkpoint.
-        DamagedCheckpoint: bytes that fail their digest.
-    """
-    store = open_store(run_dir)
-    line = [status for status in _present(run_dir) if status.in_line]
-    if not line:
-        raise CheckpointError("The run has no checkpoint that counts.", where=run_dir)
-    return {"step": line[-1].step, "sha256": digest_arrays(store, read_commit(store, line[-1].name))}
 
 
 def _present(run_dir: str) -> list[CommitStatus]:

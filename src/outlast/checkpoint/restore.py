@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.checkpoint.format import MAX_COMMIT_BYTES, Commit, Part, Slice, numpy_dtype, parse_commit
-from outlast.checkpoint.lineage import UNREADABLE, ignored_because, line_of
+from outlast.checkpoint.lineage import UNREADABLE, CommitKey, ignored_because, line_of
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.records import list_keys, read_recorded
 from outlast.errors import CheckpointError, DamagedCheckpoint, ObjectNotFound, StorageError, StoreUnreachable
@@ -98,6 +98,16 @@ def restore_newest(
             + "".join(f"; attempts/{attempt}.from.json is damaged" for attempt in unreadable),
         )
     return None
+
+
+def restore_commit(store: Store, key: CommitKey, *, prefix: str = "") -> Restored:
+    """Restore one checkpoint, whatever else there is. Its errors are those of ``read_commit``.
+
+    Args:
+        prefix: as for ``restore_newest``.
+    """
+    commit = read_commit(store, key.name)
+    return Restored(commit=commit, arrays=_read_arrays(store, commit, prefix), skipped=[])
 
 
 def read_commit(store: Store, name: str) -> Commit:

@@ -7,7 +7,7 @@ may be all that its successor has.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -47,19 +47,52 @@ def choose_deletions(
     trusted = [candidate.key for candidate in line if candidate.key in verified][-keep_newest:]
     if len(trusted) < keep_newest:
         return []
-    kept = {
-        candidate.key
-        for candidate in line
-        if candidate.key >= trusted[0] or candidate.key.step in (restored_step, best_step)
-    }
-    if keep_every_steps:
-        first_of = {candidate.key.step // keep_every_steps: candidate.key for candidate in reversed(line)}
-        kept |= {key for multiple, key in first_of.items() if multiple > 0}
+    kept = reasons_to_keep(
+        [candidate.key for candidate in line],
+        newest_from=trusted[0],
+        restored_step=restored_step,
+        keep_every_steps=keep_every_steps,
+        best_step=best_step,
+    )
     return sorted(
         candidate.key
         for candidate in candidates
         if candidate.key not in kept and candidate.key.attempt <= attempt
     )
+
+
+def reasons_to_keep(
+    line: Sequence[CommitKey],
+    *,
+    newest_from: CommitKey,
+    restored_step: int | None,
+    keep_every_steps: int | None,
+    best_step: int | None,
+) -> dict[CommitKey, list[str]]:
+    """Return why retention keeps which commits of a line; of a commit that may go nothing stands there.
+
+    Args:
+        line: the commits that belong to the run, oldest first.
+        newest_from: this one and all newer are kept.
+    """
+    reasons: dict[CommitKey, list[str]] = {}
+    first_of = {key.step // keep_every_steps: key for key in reversed(line)} if keep_every_steps else {}
+    every = {key for multiple, key in first_of.items() if multiple > 0}
+    for key in line:
+        found = {
+            "among the newest": key >= newest_from,
+            "the best": key.step == best_step,
+            f"every {keep_every_steps} steps": key in every,
+            "restored": key.step == restored_step,
+        }
+        if any(found.values()):
+            reasons[key] = [reason for reason, holds in found.items() if holds]
+    return reasons
+
+
+def best_committed(ranking: Sequence[int], committed: Container[int]) -> int | None:
+    """Return the first of the evaluated steps, the best first, that has a checkpoint."""
+    return next((step for step in ranking if step in committed), None)
 
 
 class Retention:
@@ -85,7 +118,7 @@ class Retention:
         deleted: list[CommitKey] = []
         candidates = self._candidates()
         committed = {candidate.key.step for candidate in candidates if candidate.in_line}
-        best_step = next((step for step in ranking if step in committed), None)
+        best_step = best_committed(ranking, committed)
         for key in choose_deletions(
             candidates,
             attempt=self._attempt.number,

@@ -1,10 +1,17 @@
 """The verbs about a run's checkpoints: list, verify, digest."""
 
 import json
+from typing import Any
 
 import click
 
-from outlast.cli.printing import format_size, json_option, print_problems, print_table
+from outlast.cli.printing import (
+    checkpoint_options,
+    format_size,
+    json_option,
+    print_problems,
+    print_table,
+)
 
 
 @click.group()
@@ -16,18 +23,34 @@ def checkpoint() -> None:
 @click.argument("run_dir")
 @json_option
 def checkpoint_list(run_dir: str, as_json: bool) -> None:
-    """List the committed checkpoints, newest first."""
-    from outlast.checkpoint.inspect import describe_commits
+    """List the committed checkpoints, newest first.
 
-    rows = describe_commits(run_dir)
+    With the metric that says which is the best, over how many held-out examples, and why each is kept.
+    """
+    from outlast.run.checkpoints import list_checkpoints
+
+    rows = list_checkpoints(run_dir)
     if as_json:
         click.echo(json.dumps(rows))
-    else:
-        cells = [
-            (str(row["step"]), str(row["attempt"]), format_size(row["size_bytes"]), row["state"])
-            for row in rows
-        ]
-        print_table(("step", "attempt", "size", "state"), cells)
+        return
+    metric = next((row["metric"] for row in rows if row["metric"]), "metric")
+    header = ("step", "attempt", "size", metric, "examples", "which", "kept because", "state")
+    print_table(header, [_cells(row) for row in rows])
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    evaluation: dict[str, Any] = row["evaluation"] or {}
+    value = evaluation.get(row["metric"])
+    return (
+        str(row["step"]),
+        str(row["attempt"]),
+        format_size(row["size_bytes"]),
+        "-" if value is None else f"{value:.4f}",
+        str(evaluation.get("num_examples", "-")),
+        ", ".join(name for name in ("newest", "best") if row[name]) or "-",
+        ", ".join(row["kept_because"]) or "-",
+        row["state"],
+    )
 
 
 @checkpoint.command("verify")
@@ -45,10 +68,11 @@ def checkpoint_verify(run_dir: str, as_json: bool) -> int:
 
 @checkpoint.command("digest")
 @click.argument("run_dir")
+@checkpoint_options
 @json_option
-def checkpoint_digest(run_dir: str, as_json: bool) -> None:
-    """Print the newest step and the sha256 over its parameters in name order."""
-    from outlast.checkpoint.inspect import digest_run
+def checkpoint_digest(run_dir: str, step: int | None, best: bool, as_json: bool) -> None:
+    """Print a checkpoint's step and the sha256 over its parameters in name order."""
+    from outlast.run.checkpoints import digest_run
 
-    digest = digest_run(run_dir)
+    digest = digest_run(run_dir, step=step, best=best)
     click.echo(json.dumps(digest) if as_json else f"{digest['step']} {digest['sha256']}")

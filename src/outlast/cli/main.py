@@ -7,6 +7,7 @@ the verbs, so that ``outlast --help`` answers at once and the data half runs wit
 
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import click
 
@@ -30,6 +31,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
     try:
         return main.main(words, prog_name="outlast", standalone_mode=False, obj=debug) or EXIT_DONE
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = click.NoSuchOption(error.option_name, possibilities=_nearest_option(error), ctx=error.ctx)
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -42,6 +45,16 @@ def run_command_line(arguments: Sequence[str]) -> int:
         unexpected = f"unexpected {type(error).__name__}: {error}\n  do:       run again with --debug"
         click.echo(f"outlast: {known or unexpected}", err=True)
         return known.exit_code if known else EXIT_FAILURE
+
+
+def _nearest_option(error: click.NoSuchOption) -> list[str]:
+    """Return the option that an unknown one is a mistyping of, none where it is of none: click's own guess
+    counts the dashes as letters in common, and so takes ``--step`` for ``--help``.
+    """
+    command = error.ctx.command if error.ctx else main
+    known = [name for param in command.params for name in param.opts if name.startswith("--")]
+    words = {name.lstrip("-"): name for name in (*known, "--help")}
+    return [words[word] for word in get_close_matches(error.option_name.lstrip("-"), words, n=1)]
 
 
 class Journey(click.Group):

@@ -25,6 +25,19 @@ set_option = click.option(
     metavar="TABLE.KEY=VALUE",
     help="Override a key of the recipe; may be given again. What is no TOML value is a string.",
 )
+
+
+def checkpoint_options(command: _Command) -> _Command:
+    """Give a verb the options --step and --best."""
+    step = click.option(
+        "--step", type=int, metavar="N", help="Take the checkpoint of this step.  [default: the newest]"
+    )
+    best = click.option(
+        "--best", is_flag=True, help="Take the one whose evaluation was best by checkpoint.best_metric."
+    )
+    return step(best(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from outlast.cli.printing import json_option, print_fields, print_table, recipe_arguments, set_option
+from outlast.cli.printing import (
+    checkpoint_options,
+    json_option,
+    print_fields,
+    print_table,
+    recipe_arguments,
+    set_option,
+)
 from outlast.logs import tell_end
 
 
@@ -21,7 +28,14 @@ from outlast.logs import tell_end
     help="Start a new run from the parameters of another one, or of an import; a run that goes on ignores "
     "it.  [default: random parameters]",
 )
-def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, initialize_from: str | None) -> None:
+@click.option("--initialize-step", type=int, metavar="N", help="Of its checkpoints take that of this step.")
+@click.option("--initialize-best", is_flag=True, help="Of its checkpoints take the best one.")
+@click.option(
+    "--other-tokenizer",
+    is_flag=True,
+    help="Start from them although the data were prepared with another tokenizer.",
+)
+def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, **start: Any) -> None:
     """Train, or go on training, until the recipe's last step.
 
     Exit code 75: preempted, everything is saved, run the same line again.
@@ -33,7 +47,7 @@ def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, initialize_fro
         from outlast.run.train import train_run
 
         read = read_run_recipe(recipe, overrides)
-        train_run(read, run_dir, initialize_from=initialize_from, notice=notice)
+        train_run(read, run_dir, **start, notice=notice)
     tell_end(f"the run is complete: {run_dir}", ("evaluate", run_dir), _export_line(run_dir))
 
 
@@ -43,6 +57,7 @@ def _export_line(run_dir: str) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("run_dir")
+@checkpoint_options
 @click.option("--follow", is_flag=True, help="Go on with each new checkpoint, to the run's last step.")
 @click.option(
     "--timeout-seconds",
@@ -53,20 +68,28 @@ def _export_line(run_dir: str) -> tuple[str, ...]:
 @set_option
 @json_option
 def evaluate(
-    run_dir: str, overrides: tuple[str, ...], as_json: bool, follow: bool, timeout_seconds: float
+    run_dir: str,
+    step: int | None,
+    best: bool,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    follow: bool,
+    timeout_seconds: float,
 ) -> None:
-    """Evaluate a run's newest checkpoint on the whole held-out split.
+    """Evaluate a run's newest checkpoint, or another one, on the whole held-out split.
 
     The loss is in nats per predicted token. --set training.evaluation_examples=N reads only N examples,
     spread evenly, as evaluations during training may.
     """
     from outlast.run.evaluate import evaluate_run, follow_run
 
+    if follow and (best or step is not None):
+        raise click.UsageError("--follow evaluates each new checkpoint: leave --step and --best out.")
     if follow:
         for result in follow_run(run_dir, overrides, timeout_seconds=timeout_seconds):
             _print_evaluation(result, as_json)
     else:
-        _print_evaluation(evaluate_run(run_dir, overrides), as_json)
+        _print_evaluation(evaluate_run(run_dir, overrides, step=step, best=best), as_json)
     if not as_json:
         tell_end(f"evaluated: {run_dir}", _export_line(run_dir))
 
@@ -84,14 +107,15 @@ def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:
 @click.command()
 @click.argument("run_dir")
 @click.argument("out", type=click.Path(path_type=Path))
-def export(run_dir: str, out: Path) -> None:
-    """Write a run's newest checkpoint as a Hugging Face model folder.
+@checkpoint_options
+def export(run_dir: str, out: Path, step: int | None, best: bool) -> None:
+    """Write a run's newest checkpoint, or another one, as a Hugging Face model folder.
 
     Needs the run directory alone; the data set may be gone.
     """
     from outlast.run.export import export_run
 
-    out = export_run(run_dir, out)
+    out = export_run(run_dir, out, step=step, best=best)
     click.echo(out)
     is_of_images = (out / "preprocessor_config.json").exists()
     command = () if is_of_images else (("fill-mask", out, "Text with a [MASK]."),)

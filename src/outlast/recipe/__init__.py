@@ -23,7 +23,7 @@ from outlast.objectives.config import ClassifyConfig, MlmConfig
 from outlast.shards.config import ShardsConfig
 from outlast.stream.order import check_divides
 from outlast.tokenizer.config import TokenizerConfig
-from outlast.training.config import OptimizerConfig, TrainingConfig
+from outlast.training.config import OptimizerConfig, TrainingConfig, check_metric
 from outlast.training.phase_plan import Phase, plan_phases, source_shares
 
 
@@ -141,7 +141,8 @@ def make_image_recipe(data: dict[str, Any], *, where: str, overrides: Sequence[s
             remedy="leave one of the two out; --set training.epochs=0.1 makes a run short",
         )
     resolve_resnet(recipe.model, num_classes=2)  # only the data tells how many there are
-    return recipe
+    checkpoint = _with_metric(recipe.checkpoint, "accuracy", next_sentence=False)
+    return replace(recipe, checkpoint=checkpoint)
 
 
 def in_steps(recipe: ImageRecipe, num_examples: int) -> ImageRecipe:
@@ -230,7 +231,14 @@ def make_recipe(data: dict[str, Any], *, where: str, overrides: Sequence[str] = 
             where="objective.separate_documents",
             remedy='leave it out, or set stream.packing to "blocks"',
         )
-    return recipe
+    checkpoint = _with_metric(recipe.checkpoint, "loss", next_sentence=recipe.objective.next_sentence)
+    return replace(recipe, checkpoint=checkpoint)
+
+
+def _with_metric(checkpoint: CheckpointConfig, default: str, *, next_sentence: bool) -> CheckpointConfig:
+    metric = default if checkpoint.best_metric is None else checkpoint.best_metric
+    check_metric(metric, next_sentence=next_sentence)
+    return replace(checkpoint, best_metric=metric)
 
 
 def _with_words(recipe: Recipe) -> Recipe:

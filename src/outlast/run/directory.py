@@ -1,14 +1,14 @@
 """What a run directory says of its run: the recipe as resolved, the tokenizer (formats/run_directory.md).
 
-In: the store of a run directory. Out: the recipe's tables, the newest checkpoint. Invariant: with these
+In: the store of a run directory. Out: the recipe's tables. Invariant: with these
 and the checkpoints, a run is evaluated and exported from any folder.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, cast
 
-from outlast.checkpoint.restore import Restored, restore_newest
-from outlast.errors import ObjectNotFound, RunError
+from outlast.errors import ConfigError, ObjectNotFound, RunError
 from outlast.storage import Store
 
 RUN_NAME = "run.json"
@@ -22,12 +22,47 @@ def read_recipe_tables(store: Store) -> dict[str, Any]:
     return dict(read_description(store)["recipe"])
 
 
-def restore_run(store: Store, *, prefix: str = "") -> Restored:
-    """Return the newest checkpoint, or its arrays of a prefix. Raises RunError where there is none."""
-    restored = restore_newest(store, prefix=prefix)
-    if restored is None:
-        raise RunError("The run has no checkpoint yet.", where=store.url, remedy="train it first")
-    return restored
+def check_place(store: Store, *, of_images: bool) -> None:
+    """Check that a run of a kind may begin or go on in a directory. A damaged description is no obstacle:
+    training writes it anew.
+
+    Raises:
+        ConfigError: an import lies there, a run of the other kind, a data set or a model.
+    """
+
+    def exists(name: str) -> bool:
+        return store.retry(lambda: store.exists(name))
+
+    for name, what in (("manifest.json", "a data set"), ("outlast.json", "an exported model")):
+        if not exists(RUN_NAME) and exists(name):
+            raise ConfigError(
+                f"This is {what}, and a run wants a folder of its own.",
+                where=f"--run-dir {store.url}",
+                remedy="name a folder that does not exist, or that holds a run",
+            )
+    try:
+        description = store.retry(lambda: read_description(store))
+    except RunError:
+        return
+    if "imported" in description.get("identity", {}):
+        raise ConfigError(
+            "This is an import, which stays as it is.",
+            where=f"--run-dir {store.url}",
+            remedy=f"start a run from it: --run-dir NEW --initialize-from {store.url}",
+        )
+    was_of_images = is_of_images(description)
+    if was_of_images != of_images:
+        kinds = {True: "images", False: "text"}
+        raise ConfigError(
+            f"The run is one on {kinds[was_of_images]}, the recipe of {kinds[of_images]}.",
+            where=f"--run-dir {store.url}",
+            remedy="name another folder, or the recipe of this run",
+        )
+
+
+def is_of_images(description: Mapping[str, Any]) -> bool:
+    """Whether a run is one on images."""
+    return description["recipe"].get("stream", {}).get("packing") == "images"
 
 
 def read_description(store: Store) -> dict[str, Any]:

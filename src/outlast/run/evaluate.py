@@ -1,8 +1,8 @@
 """The verb ``evaluate``, wired: from a run directory to the loss on the held-out split.
 
-In: the URL of a run directory. Out: the evaluation of its newest checkpoint, or of each new one. It is over
-every held-out example: ``training.evaluation_examples`` of the run's own recipe shortens only the evaluations
-during training. As an override it counts here too.
+In: the URL of a run directory. Out: the evaluation of its newest checkpoint, of another one, or of each new
+one. It is over every held-out example: ``training.evaluation_examples`` of the run's own recipe shortens only
+the evaluations during training. As an override it counts here too.
 """
 
 import time
@@ -17,7 +17,8 @@ from outlast.config import apply_overrides
 from outlast.errors import ConfigError, ShardError
 from outlast.recipe import make_run_recipe
 from outlast.run.assemble import assemble_run
-from outlast.run.directory import RUN_NAME, read_description, read_recipe_tables, restore_run
+from outlast.run.checkpoints import NEWEST, Which, restore_run
+from outlast.run.directory import RUN_NAME, read_description, read_recipe_tables
 from outlast.run.held_out import open_held_out
 from outlast.run.images import ImageParts, warn_of_classes
 from outlast.run.parts import Parts, RunParts
@@ -31,9 +32,15 @@ from outlast.training.step import make_evaluation_step
 POLL_SECONDS = 5.0
 
 
-def evaluate_run(run_dir: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Evaluate the newest checkpoint of a run on the held-out split. Raises RunError where there is none."""
-    parts, restored = _open_run(place_of(run_dir), overrides)
+def evaluate_run(
+    run_dir: str | Path, overrides: Sequence[str] = (), *, step: int | None = None, best: bool = False
+) -> dict[str, Any]:
+    """Evaluate a checkpoint of a run on the held-out split: the newest, that of a step, or the best.
+
+    Raises:
+        RunError: there is none. ConfigError: none of that step. DamagedCheckpoint.
+    """
+    parts, restored = _open_run(place_of(run_dir), overrides, Which(step=step, best=best))
     return _evaluator(parts)(restored)
 
 
@@ -88,12 +95,12 @@ def _without_optimizer(parts: RunParts, restored: Restored) -> TrainState:
     return restore_tree(arrays, whole._replace(opt_state=()))
 
 
-def _open_run(run_dir: str, overrides: Sequence[str] = ()) -> tuple[RunParts, Restored]:
-    """Return the parts of the run in a directory, and its newest checkpoint."""
+def _open_run(run_dir: str, overrides: Sequence[str], which: Which = NEWEST) -> tuple[RunParts, Restored]:
+    """Return the parts of the run in a directory, and a checkpoint of it."""
     store = open_store(run_dir)
     tables = apply_overrides(_of_all_examples(read_recipe_tables(store)), overrides)
     parts = assemble_run(make_run_recipe(tables, where=f"{run_dir}/{RUN_NAME}", overrides=overrides))
-    restored = restore_run(store)
+    restored = restore_run(store, which, overrides=overrides).restored
     if isinstance(parts, ImageParts):
         _check_classes(restored, parts, run_dir)
         warn_of_classes(read_description(store).get("classes"), parts.stream.manifest.classes)

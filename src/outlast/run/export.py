@@ -6,23 +6,25 @@ In: the URL of a run directory; the data set may be gone. Out: the folder.
 from pathlib import Path
 
 from outlast.models.config import EncoderConfig
+from outlast.run.checkpoints import Which, restore_run
 from outlast.run.directory import (
     PARAMS_PREFIX,
     RUN_NAME,
     TOKENIZER_FOLDER,
+    is_of_images,
     read_description,
-    restore_run,
 )
 from outlast.run.images import export_images
 from outlast.storage import local_place, open_store
-from outlast.training.evaluations import read_evaluations
+from outlast.training.ranking import read_evaluations
 from outlast.version import __version__
 
 
-def export_run(run_dir: str | Path, out: str | Path) -> Path:
-    """Write the newest checkpoint of a run as a Hugging Face model folder; return the folder.
+def export_run(run_dir: str | Path, out: str | Path, *, step: int | None = None, best: bool = False) -> Path:
+    """Write a checkpoint of a run, the newest, that of a step, or the best, as a Hugging Face model folder;
+    return the folder.
 
-    All it takes is in the run directory: the data set may be gone.
+    All it takes is in the run directory: the data set may be gone. Errors as ``restore_run``.
     """
     from outlast.huggingface.export import export_model
     from outlast.huggingface.tokenizer_files import write_tokenizer_files
@@ -31,17 +33,20 @@ def export_run(run_dir: str | Path, out: str | Path) -> Path:
     out = local_place(out)
     store = open_store(run_dir)
     description = read_description(store)
-    is_of_images = description["recipe"].get("stream", {}).get("packing") == "images"
-    restored = restore_run(store, prefix="" if is_of_images else PARAMS_PREFIX)
+    of_images = is_of_images(description)
+    which = Which(step=step, best=best)
+    chosen = restore_run(store, which, prefix="" if of_images else PARAMS_PREFIX)
+    restored = chosen.restored
     identity = restored.commit.identity
     evaluations = read_evaluations(store)
     provenance = {
         "outlast": __version__,
         "step": restored.commit.step,
+        "checkpoint": chosen.words,
         "identity": identity,
         "evaluation": evaluations.get(restored.commit.step),
     }
-    if is_of_images:
+    if of_images:
         where = f"{store.url}/{RUN_NAME}"
         return export_images(restored, description, out, where=where, provenance=provenance)
     encoder = EncoderConfig.from_dict(identity["model"])

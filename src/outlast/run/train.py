@@ -5,7 +5,6 @@ all there is to know of the run: its recipe, its tokenizer, attempts, checkpoint
 """
 
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -13,13 +12,16 @@ import jax
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.restore import Restored, restore_newest
 from outlast.checkpoint.save import CheckpointWriter
+from outlast.errors import ConfigError
 from outlast.logs import ProgressLine, format_count, log
 from outlast.models.params import count
 from outlast.recipe import ImageRecipe, Recipe
 from outlast.run.assemble import assemble_run
+from outlast.run.checkpoints import NEWEST, Which, ranking_of
 from outlast.run.description import keep_description
+from outlast.run.directory import check_place
 from outlast.run.held_out import open_held_out
-from outlast.run.initialize import initialized_from
+from outlast.run.initialize import Source, initialized_from
 from outlast.run.opening import describe_opening
 from outlast.run.parts import RunParts
 from outlast.storage import Store, open_store, place_of
@@ -31,7 +33,6 @@ from outlast.training.loop import train
 from outlast.training.metrics import MetricsFile, StepMeter
 from outlast.training.optimizer import find_too_short
 from outlast.training.out_of_memory import explained_memory
-from outlast.training.phase_plan import phase_behind
 from outlast.training.preemption import Notice
 from outlast.training.saves import Saves
 from outlast.training.state import TrainState, restore_state
@@ -44,22 +45,30 @@ def train_run(
     run_dir: str | Path,
     *,
     initialize_from: str | Path | None = None,
+    initialize_step: int | None = None,
+    initialize_best: bool = False,
+    other_tokenizer: bool = False,
     notice: Notice | None = None,
 ) -> TrainState:
     """Train, or go on training, until the recipe's last step.
 
     Args:
         run_dir: folder or URL. Where it holds a run, that run goes on.
-        initialize_from: run directory, or import, whose newest parameters a new run starts from. Ignored on a
+        initialize_from: run directory, or import, whose parameters a new run starts from. Not read on a
             resume.
+        initialize_step, initialize_best: which of its checkpoints; neither: the newest.
+        other_tokenizer: start from them although the data are of another tokenizer.
         notice: one that listens already; None: one of its own, which listens from here on.
 
     Raises:
         Preempted, Interrupted: a signal came; everything is saved.
-        ConfigError: the recipe does not fit the data, or not the run that is there.
+        ConfigError: the recipe does not fit the data, or not what is in the run directory.
         RunError: another process owns the run, the loss is not finite, or the device has too little memory.
     """
+    source = _source(initialize_from, Which(step=initialize_step, best=initialize_best), other_tokenizer)
     run_dir = place_of(run_dir)
+    store = open_store(run_dir)
+    check_place(store, of_images=isinstance(recipe, ImageRecipe))
     use_compilation_cache(recipe.training.compilation_cache_dir)
     with ExitStack() as stack:
         if notice is None:
@@ -72,33 +81,44 @@ def train_run(
             log.warning("%s", too_short)
         for line in describe_opening(parts):
             log.info("%s", line)
-        store = open_store(run_dir)
         attempt = claim_attempt(store, config=recipe.checkpoint, report=log.info)
         stack.callback(attempt.close)
         # How a run starts. The order matters:
         # 1. the newest committed checkpoint of this run   2. --initialize-from, parameters only   3. fresh
         # parameters
         restored = restore_newest(store, attempt_number=attempt.number)
-        state = _start(parts, restored, run_dir=run_dir, initialize_from=initialize_from)
+        state = _start(parts, restored, source, run_dir=run_dir)
         attempt.record_restored(int(state.step), restored.commit.name if restored else None)
         del restored  # as large as the state itself
         keep_description(store, parts)
         return _train(parts, store, attempt, state, notice, stack)
 
 
-def _start(
-    parts: RunParts, restored: Restored | None, *, run_dir: str, initialize_from: str | Path | None
-) -> TrainState:
+def _source(initialize_from: str | Path | None, which: Which, other_tokenizer: bool) -> Source | None:
+    if initialize_from is not None:
+        return Source(run_dir=place_of(initialize_from), which=which, other_tokenizer=other_tokenizer)
+    if which != NEWEST or other_tokenizer:
+        raise ConfigError(
+            "Nothing says whose parameters the run starts from.",
+            where="--initialize-step, --initialize-best, --other-tokenizer",
+            expected="--initialize-from RUN_DIR beside it",
+        )
+    return None
+
+
+def _start(parts: RunParts, restored: Restored | None, source: Source | None, *, run_dir: str) -> TrainState:
     recipe = parts.recipe
     if restored is not None:
         check_identity(restored.commit.identity, parts.identity, step=restored.commit.step, run_dir=run_dir)
         former, now = restored.commit.mesh, arithmetic(recipe.training)
         log.info("resuming from step %d of %d", restored.commit.step, recipe.training.total_steps)
         log.info("%s", describe_promise(former, now))
+        if source is not None:
+            log.info("--initialize-from %s is not read: the run goes on from its own", source.run_dir)
         return restored_state(parts, restored)
     state = parts.initial_state()
-    if initialize_from is not None:
-        state = initialized_from(place_of(initialize_from), state, parts)
+    if source is not None:
+        state = initialized_from(source, state, parts)
     log.info(
         "new run of %d steps, %s parameters",
         recipe.training.total_steps,
@@ -134,11 +154,11 @@ def _train(
         interval_steps=recipe.training.evaluation_interval_steps,
         evaluation_step=make_evaluation_step(parts.objective, seed=recipe.training.seed),
         held_out=held_out.sources if held_out else None,
-        phase_of=partial(phase_behind, phases.plan),
+        ranking=ranking_of(recipe),
         stop=lambda: bool(notice),
         keep=writer.rank,
     )
-    writer.rank(evaluations.ranking)
+    writer.rank(evaluations.best_first)
     metrics = MetricsFile(store, attempt.number)
     stack.callback(metrics.close)
     tokens = [phases.place_of(step).tokens for step in (start_step, recipe.training.total_steps)]
@@ -151,7 +171,7 @@ def _train(
         interval_steps=recipe.training.log_interval_steps,
         unit="images" if isinstance(recipe, ImageRecipe) else "tokens",
     )
-    return train(
+    state = train(
         state,
         total_steps=recipe.training.total_steps,
         batches_from=phases.batches_from,
@@ -167,6 +187,20 @@ def _train(
         meter=meter,
         notice=notice,
     )
+    log.info("%s", _end_in_words(parts, meter.last_loss, evaluations))
+    return state
+
+
+def _end_in_words(parts: RunParts, loss: float | None, evaluations: RunEvaluations) -> str:
+    """Say what came of a run, however few steps it had."""
+    total, metric = parts.recipe.training.total_steps, ranking_of(parts.recipe).metric
+    words = [f"all {total} steps are done" + ("" if loss is None else f": loss {loss:.4f}")]
+    last, best = evaluations.made.get(total), next(iter(evaluations.best_first), total)
+    if last is not None:
+        words.append(f"held-out loss {last['loss']:.4f}")
+    if best != total:
+        words.append(f"the best by {metric} is step {best} ({evaluations.made[best][metric]:.4f}): --best")
+    return ", ".join(words)
 
 
 def restored_state(parts: RunParts, restored: Restored) -> TrainState:

@@ -12,16 +12,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outlast.checkpoint.lineage import COMMITS, CommitKey, ignored_because, parse_commit_name
-from outlast.checkpoint.records import read_recorded
-from outlast.errors import ObjectNotFound, StorageError
+from outlast.checkpoint.lineage import CommitKey
+from outlast.errors import StorageError
 from outlast.logs import log
 from outlast.storage import Store
 from outlast.training.evaluate import HeldOutSource, evaluate_sources
+from outlast.training.ranking import Ranking, evaluation_name, read_evaluations
 from outlast.training.state import TrainState
 from outlast.training.step import EvaluationStep
-
-FOLDER = "evaluations/"
 
 
 class RunEvaluations:
@@ -32,7 +30,7 @@ class RunEvaluations:
         interval_steps: steps between two; None: after the last step only.
         held_out: makes a pass over the held-out split of each source, for the state of a step; None where
             the data set has none.
-        phase_of: the phase in which the state of a step was made.
+        ranking: says which of the evaluated states is the best.
         stop: whether to leave in the middle.
         keep: is told the evaluated steps after each evaluation, the best first.
     """
@@ -46,7 +44,7 @@ class RunEvaluations:
         interval_steps: int | None,
         evaluation_step: EvaluationStep,
         held_out: Callable[[int], Sequence[HeldOutSource]] | None,
-        phase_of: Callable[[int], int] = lambda step: 0,
+        ranking: Ranking,
         stop: Callable[[], bool],
         keep: Callable[[list[int]], None],
     ) -> None:
@@ -56,22 +54,20 @@ class RunEvaluations:
         self._interval_steps = interval_steps
         self._evaluation_step = evaluation_step
         self._held_out = held_out
-        self._phase_of = phase_of
+        self._ranking = ranking
         self._stop = stop
         self._keep = keep
-        self._losses = {step: fields["loss"] for step, fields in read_evaluations(store).items()}
+        self.made = read_evaluations(store)
+        """The evaluations by step."""
 
     @property
-    def ranking(self) -> list[int]:
-        """The evaluated steps by their loss, the lowest first; the earlier one of two equal ones.
-
-        Losses on examples of different lengths do not compare: all of a later phase come first.
-        """
-        return sorted(self._losses, key=lambda step: (-self._phase_of(step), self._losses[step], step))
+    def best_first(self) -> list[int]:
+        """The evaluated steps, the best first."""
+        return self._ranking.best_first(self.made)
 
     def due(self, step: int) -> bool:
         """Whether an evaluation belongs to this step and has not been made."""
-        if self._held_out is None or step in self._losses:
+        if self._held_out is None or step in self.made:
             return False
         on_interval = self._interval_steps is not None and step > 0 and step % self._interval_steps == 0
         return on_interval or step == self._total_steps
@@ -90,14 +86,29 @@ class RunEvaluations:
                 "step %d: the held-out loss is %s; the evaluation does not count", step, result["loss"]
             )
             return
-        self._losses[step] = result["loss"]
+        self._tell_of_other_examples(step, result)
+        self.made[step] = {"step": step, **result}
         log.info("step %d: %s", step, _in_words(result))
-        self._keep(self.ranking)
-        content = json.dumps({"step": step, **result}, sort_keys=True) + "\n"
+        self._keep(self.best_first)
+        content = json.dumps(self.made[step], sort_keys=True) + "\n"
         try:
             self._store.replace(evaluation_name(self._commit_of(step)), [content.encode()])
         except StorageError as error:
             log.warning("the evaluation of step %d could not be kept (training goes on): %s", step, error)
+
+    def _tell_of_other_examples(self, step: int, result: dict[str, Any]) -> None:
+        """Say that the evaluation before read another number of examples, so that the two do not compare."""
+        former = max((made for made in self.made if made < step), default=None)
+        if former is None:
+            return
+        length, number = self._ranking.examples_of(step, result)
+        former_length, former_number = self._ranking.examples_of(former, self.made[former])
+        if length == former_length and number != former_number:
+            log.warning(
+                "step %d is evaluated on %d examples, step %d was on %d: the two do not compare, and the "
+                "best checkpoint is now one of those evaluated on %d",
+                *(step, number, former, former_number, number),
+            )
 
 
 def _in_words(result: dict[str, float]) -> str:
@@ -105,25 +116,3 @@ def _in_words(result: dict[str, float]) -> str:
     if "next_sentence_accuracy" in result:
         words += f", of next sentences {100 * result['next_sentence_accuracy']:.1f}%"
     return f"{words}, over {result['num_examples']} examples"
-
-
-def evaluation_name(commit: CommitKey) -> str:
-    """Return the name of the object that holds the evaluation of a commit's state."""
-    return FOLDER + commit.name.removeprefix(COMMITS)
-
-
-def read_evaluations(store: Store) -> dict[int, dict[str, Any]]:
-    """Return the evaluations of a run by step: of the states in its line, whoever evaluated beside it."""
-    found: dict[int, dict[str, Any]] = {}
-    recorded = read_recorded(store)
-    for info in store.list(FOLDER):
-        commit = parse_commit_name(COMMITS + info.name.removeprefix(FOLDER))
-        if commit is None or ignored_because(commit, recorded):
-            continue
-        try:
-            fields: dict[str, Any] = json.loads(store.read(info.name))
-            if math.isfinite(fields["loss"]):
-                found[commit.step] = fields
-        except (ObjectNotFound, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            log.warning("%s/%s is no evaluation; it will be made again", store.url, info.name)
-    return found

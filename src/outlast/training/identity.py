@@ -36,25 +36,39 @@ def check_identity(checkpoint: Identity, run: Identity, *, step: int, run_dir: s
         for name, old, new in differences(checkpoint, run)
         if name != "total_steps" and not _is_added_phase(name, checkpoint)
     ]
-    if (
-        not found
-        and checkpoint["total_steps"] != run["total_steps"]
-        and not _same_rates(checkpoint, run, step)
-    ):
-        found = [
-            f"total_steps: the checkpoint has {checkpoint['total_steps']}, the recipe {run['total_steps']}; "
-            f"with it the {run['optimizer']['schedule']!r} schedule has other rates up to step {step}"
-        ]
-    if not found and run["total_steps"] < step:
-        found = [f"total_steps: the checkpoint is of step {step}, the recipe ends at {run['total_steps']}"]
+    remedy = (
+        "set them back to go on with this run, or start another one: "
+        f"--run-dir NEW --initialize-from {run_dir}"
+    )
+    if not found:
+        found, remedy = _check_length(checkpoint, run, step, run_dir)
     if found:
         raise ConfigError(
             f"The run's checkpoint of step {step} was made with other settings:\n"
             + "\n".join(f"  - {difference}" for difference in found),
             where=run_dir,
-            remedy="set them back to go on with this run, or start another one: "
-            f"--run-dir NEW --initialize-from {run_dir}",
+            remedy=remedy,
         )
+
+
+def _check_length(checkpoint: Identity, run: Identity, step: int, run_dir: str) -> tuple[list[str], str]:
+    """Return what is wrong with the number of steps, and the way out; nothing where the run may go on."""
+    old, new = checkpoint["total_steps"], run["total_steps"]
+    if new < step:
+        return [f"total_steps: the checkpoint is of step {step}, the recipe ends at {new}"], (
+            f"give at least {step} steps; an earlier checkpoint is evaluated or exported with --step"
+        )
+    if old == new or _same_rates(checkpoint, run, step):
+        return [], ""
+    schedule = run["optimizer"]["schedule"]
+    return [
+        f"total_steps: the checkpoint has {old}, the recipe {new}; "
+        f"with it the {schedule!r} schedule has other rates up to step {step}"
+    ], (
+        f"go on with its {old} steps; or train its parameters further as a run of their own: "
+        f"--run-dir NEW --initialize-from {run_dir}. A run gets longer only where no rate that it had would "
+        'change: one begun with optimizer.schedule = "step", or with "constant" before its last decay_steps'
+    )
 
 
 def _is_added_phase(name: str, checkpoint: Identity) -> bool:

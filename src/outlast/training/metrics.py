@@ -115,6 +115,8 @@ class StepMeter:
         self._interval_began = clock()
         self._waited = 0.0
         self._last_step = self._fetched_step = start_step
+        self.last_loss: float | None = None
+        """The mean over the newest interval; None before the first."""
 
     def next_batch(self, batches: Iterator[T]) -> T:
         """Take the next batch, counting the time spent waiting for it."""
@@ -187,6 +189,7 @@ class StepMeter:
         if now.source_epochs:
             record["source_epochs"] = {name: round(epoch, 4) for name, epoch in now.source_epochs.items()}
         self.file.write(record)
+        self.last_loss = fields["loss"]
         rate = f"{format_count(record[f'{self.unit}_per_second'])} {self.unit}/s"
         rate += f", waiting {record['waiting_share']:.0%}"
         self.progress.update(now.tokens, f"step {step}, loss {fields['loss']:.3f}, {rate}")

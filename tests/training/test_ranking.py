@@ -1,0 +1,76 @@
+"""The one rule of what the best checkpoint is: the direction of each metric, and what does not compare."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from outlast.errors import ConfigError
+from outlast.stream.config import StreamConfig
+from outlast.training.config import METRICS, PAIR_METRICS, PhaseConfig, TrainingConfig, check_metric
+from outlast.training.evaluate import evaluate
+from outlast.training.phase_plan import plan_phases
+from outlast.training.ranking import Ranking
+from outlast.training.state import TrainState
+from outlast.training.step import Measured
+
+ONE = jnp.ones([])
+EVALUATIONS = {
+    10: {"loss": 1.0, "accuracy": 0.2},
+    20: {"loss": 2.0, "accuracy": 0.9},
+    30: {"loss": 4.0, "accuracy": 0.5},
+    40: {"loss": 3.0, "accuracy": 0.5},
+}
+
+
+def test_a_loss_ranks_from_the_lowest_an_accuracy_from_the_highest() -> None:
+    assert Ranking().best_first(EVALUATIONS) == [10, 20, 40, 30]
+    assert Ranking(metric="accuracy").best_first(EVALUATIONS) == [20, 30, 40, 10]
+
+
+def test_evaluations_of_another_length_rank_behind_the_newest() -> None:
+    phases = tuple(PhaseConfig(steps=25, sequence_length=length) for length in (32, 64))
+    plan = plan_phases(TrainingConfig(phases=phases), StreamConfig())
+    assert Ranking(plan=plan).best_first(EVALUATIONS) == [40, 30, 10, 20]
+    same = tuple(PhaseConfig(steps=25, global_batch_size=batch) for batch in (4, 8))
+    plan = plan_phases(TrainingConfig(phases=same), StreamConfig())
+    assert Ranking(plan=plan).best_first(EVALUATIONS) == [10, 20, 40, 30]
+
+
+def test_evaluations_of_another_number_of_examples_rank_behind_the_newest() -> None:
+    sizes = {10: 64, 20: 64, 30: 64, 40: 128}
+    sized = {step: {**fields, "num_examples": sizes[step]} for step, fields in EVALUATIONS.items()}
+    assert Ranking().best_first(sized) == [40, 10, 20, 30]
+
+
+@pytest.mark.parametrize("wrong", [None, "high", float("nan")])
+def test_an_evaluation_without_the_metric_does_not_rank(wrong: Any) -> None:
+    assert Ranking(metric="accuracy").best_first({**EVALUATIONS, 20: {"loss": 1.0, "accuracy": wrong}}) == [
+        30,
+        40,
+        10,
+    ]
+
+
+@pytest.mark.parametrize("next_sentence", [False, True])
+def test_the_metrics_are_those_that_an_evaluation_has(next_sentence: bool) -> None:
+    further: dict[str, Any] = {"next_sentence": (ONE, ONE, ONE)} if next_sentence else {}
+    made = evaluate(
+        lambda params, model_state, batch: Measured(ONE, ONE, ONE, ONE, ONE, further),
+        TrainState(jnp.int32(0), {}, {}, ()),
+        [{"example_weights": np.ones(2)}],
+    )
+    assert made is not None
+    names = {name for name in made if not name.startswith("num_")}
+    assert names == {*METRICS, *(PAIR_METRICS if next_sentence else ())}
+    for name in names:
+        check_metric(name, next_sentence=next_sentence)
+
+
+def test_a_metric_that_there_is_not_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no metric 'acuracy'; did you mean 'accuracy'") as caught:
+        check_metric("acuracy", next_sentence=False)
+    assert caught.value.where == "checkpoint.best_metric"
+    with pytest.raises(ConfigError, match=r"objective\.next_sentence = true"):
+        check_metric("next_sentence_loss", next_sentence=False)
