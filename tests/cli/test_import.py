@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from support.command import RECIPE
 from support.command_line import Run, settings
@@ -51,6 +51,30 @@ def test_import_and_export_give_the_same_tensors(
     table = tomllib.loads((tmp_path / "imported" / "recipe.toml").read_text())
     assert table["model"]["hidden_size"] == original["hidden_size"]
     assert table["tokenizer"]["path"] == f"{tmp_path}/imported/tokenizer"
+
+
+def test_a_roberta_with_two_token_types_is_trained_on_pairs(
+    test_data: Path, tmp_path: Path, outlast: Run
+) -> None:
+    folder = pretrained_folder(test_data, "roberta_mlm", tmp_path / "theirs")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "type_vocab_size": 2}))
+    tensors = load_file(folder / "model.safetensors")
+    types = "roberta.embeddings.token_type_embeddings.weight"
+    tensors[types] = np.concatenate([tensors[types], -tensors[types]])
+    save_file(tensors, folder / "model.safetensors")
+    imported = tmp_path / "imported"
+    assert outlast("import", folder, imported).code == 0
+    keys = pairs_of(imported, tmp_path, outlast)
+    done = outlast(
+        "train", RECIPE, "--run-dir", tmp_path / "run", "--initialize-from", imported, *settings(*keys)
+    )
+    assert done.code == 0, done
+    assert outlast("export", tmp_path / "run", tmp_path / "model").code == 0
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["type_vocab_size"] == 2
+    np.testing.assert_allclose(
+        load_file(tmp_path / "model" / "model.safetensors")[types], tensors[types], atol=1e-6
+    )
 
 
 def pairs_of(imported: Path, tmp_path: Path, outlast: Run) -> list[str]:

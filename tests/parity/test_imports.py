@@ -60,6 +60,7 @@ CASES = [
     ("BertForMaskedLM", "BertConfig", {}),
     ("RobertaForMaskedLM", "RobertaConfig", {"type_vocab_size": 1}),
     ("RobertaForMaskedLM", "RobertaConfig", {"type_vocab_size": 1, "hidden_act": "gelu_new"}),
+    ("RobertaForMaskedLM", "RobertaConfig", {"type_vocab_size": 2}),
     ("BigBirdForPreTraining", "BigBirdConfig", {"block_size": 2, "num_random_blocks": 1}),
     ("BigBirdForMaskedLM", "BigBirdConfig", {"attention_type": "original_full"}),
     ("ModernBertForMaskedLM", "ModernBertConfig", MODERNBERT),
@@ -98,6 +99,8 @@ def test_an_imported_model_computes_the_same(
 
     theirs = save(tmp_path, class_name, config_name, own)
     batch = make_batch()
+    if own.get("type_vocab_size") == 2:
+        batch["token_type_ids"] = (np.arange(LENGTH) > 11) * np.ones_like(batch["input_ids"])
     pairs = class_name.endswith("PreTraining")
     further = {"next_sentence_label": np.array([0, 1, 1, 0])} if pairs else {}
     tensors = {name: torch.tensor(value) for name, value in {**batch, **further}.items()}
@@ -109,7 +112,8 @@ def test_an_imported_model_computes_the_same(
     assert not [name for name in imported.left_out if not name.startswith("bert.pooler.")]
     assert imported.config.next_sentence == pairs
     config, ours = imported.config, ARCHITECTURES[imported.config.architecture]
-    inputs = EncoderInputs(*(jnp.asarray(batch[name], jnp.int32) for name in ("input_ids", "attention_mask")))
+    given = {name: jnp.asarray(value, jnp.int32) for name, value in batch.items() if name != "labels"}
+    inputs = EncoderInputs(**given)
     labels = jnp.asarray(batch["labels"], jnp.int32)
     label = {
         "input_ids": inputs.input_ids,

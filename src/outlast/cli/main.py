@@ -17,6 +17,7 @@ from outlast.cli.recipe import recipe
 from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.cli.stream import stream
+from outlast.cli.tokenizer import tokenizer
 from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError, explained
 from outlast.version import __version__
 
@@ -83,6 +84,7 @@ for verb in (
     corpus,
     prepare,
     shards,
+    tokenizer,
     stream,
     import_,
     train,

@@ -52,6 +52,9 @@ class ModelConfig:
     vocab_size: int | None = Field(default=None, ge=1)
     """Rows of the embedding. As many as the tokenizer has ids where not given; imported models may have
     more."""
+    type_vocab_size: int | None = Field(default=None, ge=1)
+    """Token types: 2 tell the two segments of a pair apart. 2 for bert and bigbird, 1 for roberta where not
+    given; modernbert has 1."""
     max_positions: int = Field(default=512, ge=2)
     """Longest sequence the model can read, special tokens included."""
     dropout: float | None = Field(default=None, ge=0, lt=1)
@@ -204,7 +207,7 @@ def resolve_model(
         num_heads=config.num_heads or preset.num_heads,
         intermediate_size=config.intermediate_size or preset.intermediate_size,
         max_positions=config.max_positions,
-        type_vocab_size=family.type_vocab_size,
+        type_vocab_size=config.type_vocab_size or family.type_vocab_size,
         pad_id=special_ids["pad"],
         position_rule=family.position_rule,
         dropout=family.dropout if config.dropout is None else config.dropout,
@@ -316,6 +319,12 @@ def check_encoder(config: EncoderConfig, *, where: str) -> None:
             f"The hidden size {config.hidden_size} does not divide into {config.num_heads} heads.",
             where=where,
             expected="hidden_size a multiple of num_heads",
+        )
+    if config.alternating is not None and config.type_vocab_size != 1:
+        raise ConfigError(
+            f"A ModernBERT has no {config.type_vocab_size} token types: no table of its says which is which.",
+            where=where,
+            expected="type_vocab_size = 1",
         )
     if config.alternating is not None and (config.num_layers < 2 or config.head_size % 2):
         raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from outlast.config import build
 from outlast.errors import ConfigError
-from outlast.models.config import EncoderConfig, ModelConfig, resolve_model
+from outlast.models.config import FAMILIES, EncoderConfig, ModelConfig, resolve_model
 
 
 def model_table(
@@ -45,6 +45,8 @@ def model_table(
     }
     if encoder.vocab_size != vocab_size:
         table["vocab_size"] = encoder.vocab_size
+    if encoder.type_vocab_size != FAMILIES[encoder.architecture].type_vocab_size:
+        table["type_vocab_size"] = encoder.type_vocab_size
     if encoder.architecture == "bigbird":
         table |= _sparse_keys(encoder)
     if encoder.alternating is not None:

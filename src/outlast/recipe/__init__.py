@@ -223,7 +223,7 @@ def make_recipe(data: dict[str, Any], *, where: str, overrides: Sequence[str] = 
             f"A {encoder.architecture} model does not tell the two segments of a pair apart.",
             where="stream.packing",
             expected="a model with two token types",
-            remedy='set model.architecture to "bert", or stream.packing to "blocks"',
+            remedy='set model.type_vocab_size to 2, or take "bert", or set stream.packing to "blocks"',
         )
     if recipe.objective.separate_documents and recipe.stream.packing == "pairs":
         raise ConfigError(

@@ -13,7 +13,7 @@ import optax
 
 from outlast.config import to_dict
 from outlast.errors import ConfigError
-from outlast.models.config import FAMILIES, EncoderConfig, resolve_model
+from outlast.models.config import EncoderConfig, resolve_model
 from outlast.objectives.loss import Objective
 from outlast.objectives.mlm import MlmObjective, make_objective
 from outlast.recipe import ImageRecipe, Recipe
@@ -125,14 +125,13 @@ def _check_token_types(sources: Sequence[Source], encoder: EncoderConfig) -> Non
     for source in sources:
         number = source.manifest.num_token_types
         if number > encoder.type_vocab_size:
-            having = [name for name, family in FAMILIES.items() if family.type_vocab_size >= number]
             raise ConfigError(
                 f"The examples of {source.url} have {number} token types, a {encoder.architecture} model "
                 f"knows {encoder.type_vocab_size}.",
-                where="model.architecture",
-                expected=" or ".join(map(repr, having)) if having else None,
-                remedy=("set it, or " if having else "")
-                + "import the records as tokens: outlast shards import-tfrecord --as tokens",
+                where="model.type_vocab_size",
+                expected=f"{number} or more",
+                remedy="set it for a new model, or import the records as tokens: "
+                "outlast shards import-tfrecord --as tokens",
             )
 
 

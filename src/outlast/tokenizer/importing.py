@@ -14,10 +14,18 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from outlast.errors import TokenizerError
+from outlast.logs import log
 from outlast.storage import Store
 from outlast.tokenizer.config import SPECIAL_PIECES
 from outlast.tokenizer.encode import check_unknown, make_tokenizer, refuse_reachable
-from outlast.tokenizer.manifest import MODEL_NAMES, Library, TokenizerManifest, write_tokenizer
+from outlast.tokenizer.manifest import (
+    MANIFEST_NAME,
+    MODEL_NAMES,
+    Library,
+    TokenizerManifest,
+    read_tokenizer_manifest,
+    write_tokenizer,
+)
 from outlast.tokenizer.sentencepiece_model import append_control_pieces, parse_model
 from outlast.tokenizer.vocabulary_files import find_vocabulary, read_vocabulary
 
@@ -40,14 +48,25 @@ def import_tokenizer(
 
     Args:
         file: the vocabulary, or a folder that holds one.
+        store, prefix: a place without a tokenizer, or with the same one.
         append_missing: give the roles that the file lacks new ids after its last one, instead of an error.
 
     Raises:
         TokenizerError: no such file, not a tokenizer, special pieces missing (all are listed), or one that
-        text reaches.
+        text reaches; another tokenizer there.
     """
     manifest, files = read_foreign(file, append_missing=append_missing)
+    if store.exists(f"{prefix}/{MANIFEST_NAME}"):
+        found = read_tokenizer_manifest(store, prefix)
+        if found.fingerprint != manifest.fingerprint:
+            raise TokenizerError(
+                f"There is another tokenizer already, {found.fingerprint[:12]}.",
+                where=f"{store.url}/{prefix}",
+                remedy="choose another place, or delete it",
+            )
     write_tokenizer(store, prefix, manifest, files)
+    ids = ", ".join(f"{role} {number}" for role, number in manifest.special_ids.items())
+    log.info("tokenizer: %s by %s, %d pieces, %s", manifest.kind, manifest.library, manifest.vocab_size, ids)
     return manifest
 
 
@@ -113,7 +132,7 @@ def _make_manifest(
     if missing:
         raise TokenizerError(
             f"The tokenizer has no piece for {', '.join(missing)}.",
-            remedy="import it with append_missing=True: they get new ids after the last one",
+            remedy="give them new ids after the last one: outlast tokenizer import --append-missing",
         )
     special_pieces = {
         role: next(name for name in names if name in pieces) for role, names in SPECIAL_NAMES.items()
