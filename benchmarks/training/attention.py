@@ -129,7 +129,11 @@ def step_runs(length: int, limits: dict[str, int], num_layers: int) -> dict[str,
         if length > limits[name]:
             continue
         model = ModelConfig(
-            architecture="bigbird", attention=attention, num_layers=num_layers, max_positions=length
+            architecture="bigbird",
+            attention=attention,
+            num_layers=num_layers,
+            max_positions=length,
+            random_blocks="uniform",  # with which the published figures were made
         )
         encoder = resolve_model(model, vocab_size=8000, special_ids=SPECIAL_IDS, sequence_length=length)
         setting = Setting(

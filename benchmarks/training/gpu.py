@@ -76,7 +76,6 @@ def make_setting(shape: Shape, preset: PresetName, tokens: int, length: int | No
         architecture=shape.architecture,
         preset=preset,
         max_positions=max(512, length),
-        random_blocks="transformers" if shape.architecture == "bigbird" else "uniform",
     )
     encoder = resolve_model(
         model, vocab_size=shape.vocab_size, special_ids=SPECIAL_IDS, sequence_length=length

@@ -237,7 +237,6 @@ def make_setting(arguments: argparse.Namespace) -> Setting:
         dropout=arguments.dropout,
         attention_dropout=arguments.dropout,
         max_positions=max(ModelConfig().max_positions, arguments.length),
-        random_blocks="transformers" if arguments.architecture == "bigbird" else "uniform",
     )
     encoder = resolve_model(
         model, vocab_size=arguments.vocab_size, special_ids=SPECIAL_IDS, sequence_length=arguments.length

@@ -21,6 +21,7 @@ from outlast.models.architectures import ARCHITECTURES
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import ArchitectureName, EncoderConfig, ModelConfig, resolve_model
 from outlast.models.params import Params, flatten, init_params, unflatten
+from outlast.models.randomness import row_keys
 from outlast.objectives.mlm import cross_entropy
 
 SPECIAL_IDS = {"cls": 0, "unk": 1, "sep": 2, "mask": 3, "pad": 7}
@@ -261,6 +262,38 @@ def test_what_the_card_says_of_transformers_bigbird_is_so(tmp_path: Path) -> Non
     theirs.bert.set_attention_type("block_sparse")
     draw_random_blocks()
     assert distance() < 1e-5
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("default")
+def test_a_bigbird_by_default_is_transformers_at_1024_tokens_in_training_and_evaluation(
+    tmp_path: Path,
+) -> None:
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    length = 1024
+    plain = {"dropout": 0.0, "attention_dropout": 0.0, "max_positions": length, "block_size": 64}
+    named = {"random_blocks": None, "evaluation_random_blocks": None}  # what a recipe leaves out
+    config, params = model("bigbird", **plain, **named)
+    folder = export_with(tmp_path / "out", config, params)
+    theirs: Any = AutoModelForMaskedLM.from_pretrained(folder)
+    ids = np.random.default_rng(0).integers(8, 150, (2, length)).astype(np.int32)
+    mask = np.ones_like(ids)
+    mask[1, 900:], ids[1, 900:] = 0, SPECIAL_IDS["pad"]
+    ours, tree = ARCHITECTURES["bigbird"], unflatten({k: jnp.asarray(v) for k, v in params.items()})
+    inputs = EncoderInputs(jnp.asarray(ids), jnp.asarray(mask))
+    found: list[NDArray[Any]] = []
+    for train in (False, True):
+        keys = row_keys(0, "train", 0, jnp.arange(2)) if train else None
+        hidden = ours.encode(tree, inputs, config=config, dropout_keys=keys)
+        found.append(np.asarray(ours.predict_tokens(tree, hidden, config=config)))
+        with torch.no_grad():
+            given = [torch.tensor(array, dtype=torch.long) for array in (ids, mask)]
+            expected = theirs.train(train)(given[0], attention_mask=given[1]).logits.numpy()
+        np.testing.assert_allclose(found[-1][mask == 1], expected[mask == 1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(load_model(folder)(ids, mask)["logits"], found[0], rtol=0, atol=1e-5)
+    assert np.abs(found[0] - found[1])[mask == 1].max() > 1e-2, "random blocks in training alone"
 
 
 @pytest.mark.peers

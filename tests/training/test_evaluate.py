@@ -29,3 +29,5 @@ def test_a_mean_is_weighted_by_what_it_is_a_mean_of() -> None:
     assert (both["num_predictions"], both["num_examples"]) == (40, 16)
     assert both["x"] == 0.25
     assert combine([one])["loss"] == 2.0
+    del one["perplexity"], two["perplexity"]
+    assert "perplexity" not in combine([one, two])

@@ -15,6 +15,8 @@ from pydantic import Field
 from outlast.config import table
 from outlast.errors import ConfigError
 from outlast.models.attention.random_blocks import (
+    DEFAULT_EVALUATION_RANDOM_BLOCKS,
+    DEFAULT_RANDOM_BLOCKS,
     BlockSparse,
     EvaluationRandomBlocks,
     RandomBlocks,
@@ -79,12 +81,12 @@ class ModelConfig:
     """bigbird: key blocks drawn for each block of queries."""
     random_block_seed: int = Field(default=0, ge=0)
     """bigbird: of the draw, which is part of the model."""
-    random_blocks: RandomBlocks = "uniform"
-    """bigbird: uniform draws from the whole sequence; transformers draws as that library does in training,
-    from the first 1,024 or fewer tokens."""
-    evaluation_random_blocks: EvaluationRandomBlocks = "same"
-    """bigbird: same uses the random blocks in evaluation too; first_block puts block 0 in their place, as
-    transformers does."""
+    random_blocks: RandomBlocks | None = None
+    """bigbird: transformers (where not given) draws as that library does in training, from the first 1,024 or
+    fewer tokens; uniform draws from the whole sequence."""
+    evaluation_random_blocks: EvaluationRandomBlocks | None = None
+    """bigbird: first_block (where not given) puts block 0 in their place in evaluation, as transformers does;
+    same uses the random blocks in evaluation too."""
     local_attention: int = Field(default=128, ge=2, multiple_of=2)
     """modernbert: width of a local layer's window; half of it lies on either side."""
     global_every: int = Field(default=3, ge=1)
@@ -268,11 +270,16 @@ _BELONGS: dict[str, ArchitectureName] = {
 }
 
 
+_FORMER_DEFAULTS = {"random_blocks": "uniform", "evaluation_random_blocks": "same"}
+"""What the descriptions of runs from before say of models that do not read these keys."""
+
+
 def _check_belongs(config: ModelConfig) -> None:
     """Refuse a key that the architecture does not read: it would be ignored in silence."""
     plain = ModelConfig()
     for key, owner in _BELONGS.items():
-        if owner != config.architecture and getattr(config, key) != getattr(plain, key):
+        ignored = (getattr(plain, key), _FORMER_DEFAULTS.get(key))
+        if owner != config.architecture and getattr(config, key) not in ignored:
             raise ConfigError(
                 f"{key} belongs to {owner}, and the architecture is {config.architecture}.",
                 where=f"[model] {key}",
@@ -295,8 +302,8 @@ def _resolve_sparse(config: ModelConfig) -> BlockSparse | None:
         block_size=config.block_size,
         num_random_blocks=config.num_random_blocks,
         random_block_seed=config.random_block_seed,
-        random_blocks=config.random_blocks,
-        evaluation_random_blocks=config.evaluation_random_blocks,
+        random_blocks=config.random_blocks or DEFAULT_RANDOM_BLOCKS,
+        evaluation_random_blocks=config.evaluation_random_blocks or DEFAULT_EVALUATION_RANDOM_BLOCKS,
         simulated=attention == "simulated_sparse",
     )
 

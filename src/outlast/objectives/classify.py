@@ -8,6 +8,7 @@ Letters: b row, h and w pixel, c channel, k class.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys
 from outlast.models.resnet_config import ResNetConfig
 from outlast.objectives.config import ClassifyConfig
-from outlast.objectives.loss import LossOutput, row_weights
+from outlast.objectives.loss import LossOutput, is_right, row_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class ClassifyObjective:
     config: ClassifyConfig
     compute_dtype: DTypeLike
     remat: bool
+    predicts_tokens: ClassVar[bool] = False
 
     @property
     def param_table(self) -> ParamTable:
@@ -51,7 +53,7 @@ class ClassifyObjective:
     ) -> LossOutput:
         """Return the summed cross-entropy of the rows, in nats, float32, and the running statistics.
 
-        A row is right where no other class scores higher than its label. Smoothed labels (Szegedy et al.,
+        A row is right where ``is_right`` says so. Smoothed labels (Szegedy et al.,
         2016) count in training alone.
 
         Args:
@@ -75,7 +77,7 @@ class ClassifyObjective:
         weights = row_weights(batch)
         with jax.named_scope("loss"):
             smoothing = self.config.label_smoothing if train else 0.0
-            losses, right = _cross_entropy(logits, batch["labels"], smoothing)
+            losses, right = _cross_entropy(logits, batch["labels"], smoothing), is_right(logits, batch["labels"])
         loss_sum, correct = jnp.sum(losses * weights), jnp.sum(right * weights)
         return LossOutput(loss_sum, jnp.sum(weights), {"correct": correct}, after, {})
 
@@ -93,12 +95,12 @@ class ClassifyObjective:
 
 def _cross_entropy(
     logits: Float[Array, "b k"], labels: Array, smoothing: float
-) -> tuple[Float[Array, "b"], Float[Array, "b"]]:
-    """Return each row's loss, and 1 where it is right.
+) -> Float[Array, "b"]:
+    """Return each row's loss.
 
     With smoothing, a share of each label is spread evenly over all classes.
     """
     of_label = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
     total = jax.nn.logsumexp(logits, axis=1)
     target = (1 - smoothing) * of_label + smoothing * jnp.mean(logits, axis=1)
-    return total - target, (of_label >= jnp.max(logits, axis=1)).astype(jnp.float32)
+    return total - target

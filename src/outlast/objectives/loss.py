@@ -7,9 +7,10 @@ with the functions of ``Objective``; the step and the evaluation know no more of
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys
@@ -45,6 +46,11 @@ class Objective(Protocol):
     """A loss on a model."""
 
     @property
+    def predicts_tokens(self) -> bool:
+        """Whether the first mean is over tokens of text, whose exponential is a perplexity."""
+        ...
+
+    @property
     def param_table(self) -> ParamTable:
         """The parameters of the model."""
         ...
@@ -69,6 +75,19 @@ class Objective(Protocol):
     def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> tuple[Array, ...]:
         """Return the summed weight of every mean, in the order of ``LossOutput.sums``, without the model."""
         ...
+
+
+def is_right(logits: Float[Array, "... k"], labels: Int[Array, "..."]) -> Float[Array, "..."]:
+    """Return 1 where the label scores highest, else 0; of equal scores the lowest index is the answer.
+
+    It is ``argmax(logits) == labels`` of numpy and transformers in one reduction, so that a model whose
+    scores are all alike answers 0 everywhere and is right as often as 0 is. Where a score is NaN, nothing is.
+    """
+    labels = labels[..., None]
+    of_label = jnp.take_along_axis(logits, labels, axis=-1)
+    behind = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1) >= labels
+    first = (logits < of_label) | ((logits == of_label) & behind)
+    return jnp.all(first, axis=-1).astype(jnp.float32)
 
 
 def row_weights(batch: Mapping[str, Array]) -> Float[Array, "b"]:

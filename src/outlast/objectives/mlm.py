@@ -10,7 +10,7 @@ Letters: b row, l position, p prediction slot, v vocabulary.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys, fold, random_bits
 from outlast.models.remat import Remat
 from outlast.objectives.config import MlmConfig
-from outlast.objectives.loss import LossOutput, row_weights
+from outlast.objectives.loss import LossOutput, is_right, row_weights
 from outlast.objectives.next_sentence import NAME, next_sentence_term
 from outlast.objectives.whole_words import choose_words
 
@@ -61,6 +61,7 @@ class MlmObjective:
     compute_dtype: DTypeLike
     remat: Remat
     attention_kernel: AttentionKernel
+    predicts_tokens: ClassVar[bool] = True
 
     @property
     def param_table(self) -> ParamTable:
@@ -317,12 +318,11 @@ def cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return the weighted sums of the cross-entropy (nats) and of the predictions that are right, float32.
 
-    A prediction is right where no other id scores higher than the label.
+    A prediction is right where ``is_right`` says so.
     """
     label_logits = jnp.take_along_axis(logits, labels[:, :, None], axis=2)[:, :, 0]
     losses = jax.nn.logsumexp(logits, axis=-1) - label_logits
-    right = (label_logits >= jnp.max(logits, axis=-1)).astype(jnp.float32)
-    return jnp.sum(losses * weights), jnp.sum(right * weights)
+    return jnp.sum(losses * weights), jnp.sum(is_right(logits, labels) * weights)
 
 
 def _weights(masked: MaskedBatch, batch: Mapping[str, Array]) -> Float[Array, "b p"]:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from outlast.errors import ConfigError
 from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params
-from outlast.objectives.loss import LossTerm, row_weights
+from outlast.objectives.loss import LossTerm, is_right, row_weights
 
 NAME = "next_sentence"
 LABEL = "next_sentence_label"
@@ -43,8 +43,7 @@ def next_sentence_term(params: Params, hidden: Float[Array, "b l d"], batch: Map
             remedy='prepare the data with stream.packing = "pairs", or set objective.next_sentence to false',
         )
     logits = predict_next_sentence(params, hidden[:, 0])
-    labels = batch[LABEL].astype(jnp.int32)[:, None]
-    losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels, axis=1)[:, 0]
-    right = (jnp.argmax(logits, axis=1)[:, None] == labels)[:, 0].astype(jnp.float32)
-    weights = row_weights(batch)
+    labels = batch[LABEL].astype(jnp.int32)
+    losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)[:, 0]
+    right, weights = is_right(logits, labels), row_weights(batch)
     return LossTerm(jnp.sum(losses * weights), jnp.sum(weights), jnp.sum(right * weights))

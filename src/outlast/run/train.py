@@ -5,6 +5,7 @@ all there is to know of the run: its recipe, its tokenizer, attempts, checkpoint
 """
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -12,14 +13,15 @@ import jax
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.restore import Restored, restore_newest
 from outlast.checkpoint.save import CheckpointWriter
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, RunError
 from outlast.logs import ProgressLine, format_count, log
+from outlast.models.attention.random_blocks import DEFAULT_EVALUATION_RANDOM_BLOCKS, DEFAULT_RANDOM_BLOCKS
 from outlast.models.params import count
 from outlast.recipe import ImageRecipe, Recipe
 from outlast.run.assemble import assemble_run
 from outlast.run.checkpoints import NEWEST, Which, ranking_of
 from outlast.run.description import keep_description
-from outlast.run.directory import check_place
+from outlast.run.directory import check_place, read_recipe_tables
 from outlast.run.held_out import open_held_out
 from outlast.run.initialize import Source, initialized_from
 from outlast.run.opening import describe_opening
@@ -73,7 +75,8 @@ def train_run(
     with ExitStack() as stack:
         if notice is None:
             notice = stack.enter_context(Notice())
-        parts = assemble_run(recipe)
+        store = open_store(run_dir)
+        parts = assemble_run(_with_own_blocks(recipe, store))
         if notice:
             raise notice.leaving("before the run began: nothing is lost.")
         # Of the parts' recipe: that of images has steps only there.
@@ -92,6 +95,27 @@ def train_run(
         del restored  # as large as the state itself
         keep_description(store, parts)
         return _train(parts, store, attempt, state, notice, stack)
+
+
+def _with_own_blocks(recipe: Recipe | ImageRecipe, store: Store) -> Recipe | ImageRecipe:
+    """Return the recipe with the random blocks of a BigBird named: where it leaves them out, those of the run
+    that is there, which may have begun when the default was another.
+    """
+    if not isinstance(recipe, Recipe) or recipe.model.architecture != "bigbird":
+        return recipe
+    try:
+        begun = read_recipe_tables(store).get("model", {})
+    except RunError:  # there is none, or its description is damaged: the checkpoint has the last word
+        begun = {}
+    model = recipe.model
+    model = replace(
+        model,
+        random_blocks=model.random_blocks or begun.get("random_blocks") or DEFAULT_RANDOM_BLOCKS,
+        evaluation_random_blocks=model.evaluation_random_blocks
+        or begun.get("evaluation_random_blocks")
+        or DEFAULT_EVALUATION_RANDOM_BLOCKS,
+    )
+    return replace(recipe, model=model)
 
 
 def _source(initialize_from: str | Path | None, which: Which, other_tokenizer: bool) -> Source | None:

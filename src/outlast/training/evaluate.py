@@ -1,7 +1,7 @@
 """Exact evaluation: every held-out example once, with masks that never change.
 
-In: parameters and the batches of each held-out split. Out: loss, perplexity and accuracy over the masked
-tokens, and loss and accuracy of the loss's further terms; of a mixture for every source by itself and for all
+In: parameters and the batches of each held-out split. Out: loss and accuracy over the predictions, of masked
+tokens their perplexity, and loss and accuracy of the loss's further terms; of a mixture for every source by itself and for all
 together, weighted by their predicted tokens. Two evaluations of the same parameters are equal to the last
 bit; rows that fill up the last batch weigh nothing. A source's own means are what an evaluation of that data
 set alone gives, and the weights of the mixture play no part.
@@ -43,8 +43,8 @@ def evaluate(
     """Return the means over a split, or None where ``stop`` asked to leave in the middle.
 
     Returns:
-        ``loss`` in nats per predicted token, ``perplexity``, ``accuracy``, ``num_predictions``,
-        ``num_examples``. With next-sentence prediction ``loss`` is the sum of ``mlm_loss`` and
+        ``loss`` in nats per prediction, ``accuracy`` (of equal scores the lowest index is the answer),
+        ``num_predictions``, ``num_examples``; where tokens are predicted also ``perplexity``. With next-sentence prediction ``loss`` is the sum of ``mlm_loss`` and
         ``next_sentence_loss`` (nats per pair), and ``next_sentence_accuracy`` stands beside them;
         perplexity and accuracy are of the masked tokens.
     """
@@ -62,12 +62,9 @@ def evaluate(
     if ahead is not None:
         sums.add(jax.device_get(ahead))
     fields = sums.mean_fields()
-    return {
-        **fields,
-        "perplexity": math.exp(min(fields.get("mlm_loss", fields["loss"]), 700.0)),
-        "num_predictions": int(sums.weight_sum),
-        "num_examples": num_examples,
-    }
+    if evaluation_step.predicts_tokens:
+        fields["perplexity"] = _perplexity(fields)
+    return {**fields, "num_predictions": int(sums.weight_sum), "num_examples": num_examples}
 
 
 def evaluate_sources(
@@ -108,8 +105,14 @@ def combine(results: Sequence[dict[str, float]]) -> dict[str, float]:
     terms = [value for name, value in combined.items() if name.endswith("_loss")]
     if terms:
         combined["loss"] = sum(terms)
-    combined["perplexity"] = math.exp(min(combined.get("mlm_loss", combined["loss"]), 700.0))
+    if "perplexity" in combined:
+        combined["perplexity"] = _perplexity(combined)
     return combined
+
+
+def _perplexity(fields: dict[str, float]) -> float:
+    """Return the exponential of the loss of the masked tokens."""
+    return math.exp(min(fields.get("mlm_loss", fields["loss"]), 700.0))
 
 
 class Sums:

@@ -6,6 +6,7 @@ nothing else. Masks and dropout are keyed by (seed, step, global row).
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -38,7 +39,18 @@ class Measured(NamedTuple):
 
 
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Measured]]
-EvaluationStep = Callable[[Params, dict[str, Any], Batch], Measured]
+
+
+@dataclass(frozen=True)
+class EvaluationStep:
+    """The compiled evaluation of a batch, by parameters, model state and batch."""
+
+    compiled: Callable[[Params, dict[str, Any], Batch], Measured]
+    predicts_tokens: bool
+    """Whether the first mean is over tokens of text."""
+
+    def __call__(self, params: Params, model_state: dict[str, Any], batch: Batch) -> Measured:
+        return self.compiled(params, model_state, batch)
 
 
 def make_train_step(
@@ -117,7 +129,7 @@ def make_evaluation_step(objective: Objective, *, seed: int) -> EvaluationStep:
             output.loss_sum, output.weight_sum, output.metrics["correct"], zero, zero, output.further
         )
 
-    return jax.jit(evaluation_step)
+    return EvaluationStep(jax.jit(evaluation_step), objective.predicts_tokens)
 
 
 def _at_least_one(weight: Array) -> Array:

@@ -17,6 +17,9 @@ from outlast.prng import derive_key, uniform_bits
 
 RandomBlocks = Literal["uniform", "transformers"]
 EvaluationRandomBlocks = Literal["same", "first_block"]
+DEFAULT_RANDOM_BLOCKS: RandomBlocks = "transformers"
+DEFAULT_EVALUATION_RANDOM_BLOCKS: EvaluationRandomBlocks = "first_block"
+"""The pair that transformers computes, so that a model is there what it is here."""
 Table = NDArray[np.int32]
 
 GLOBAL_AND_WINDOW = 5
