@@ -148,7 +148,13 @@ def test_heads_that_are_missing_are_made_by_the_seed_and_named(
     imported = tmp_path / "imported"
     report = outlast("import", folder, imported)
     assert "there is no whole head in it" in report.err
+    assert "(BertForSequenceClassification)" in report.err
+    assert "kept: the encoder\n" in report.err
+    assert "left out, for it has no place here: bert.pooler.dense.bias" in report.err
     assert "classifier.weight" in report.err
+    assert "without a masked-LM head the import itself cannot be exported" in report.err
+    refused = outlast("export", imported, tmp_path / "no model")
+    refused.refused(2, "There is no masked-LM head to export", "--initialize-from IMPORT")
     keys = [*pairs_of(imported, tmp_path, outlast), "objective.next_sentence=true"]
     start = ("--initialize-from", imported)
     heads: list[NDArray[Any]] = []

@@ -69,7 +69,10 @@ def test_import_and_export_give_the_same_tensors_classes_and_pictures(
     told = outlast("import", folder, tmp_path / "imported")
     assert told.code == 0, told
     assert "there is no preprocessor_config.json: 224 pixels and ImageNet's mean" in told.err
-    assert outlast("export", tmp_path / "imported", tmp_path / "model").code == 0
+    exported = outlast("export", tmp_path / "imported", tmp_path / "model")
+    assert exported.code == 0, exported
+    assert "were not compared" in exported.err
+    assert "was not measured" in (tmp_path / "model" / "README.md").read_text()
     theirs, ours = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "model"))
     assert theirs.keys() == ours.keys()
     # transformers counts batches there; nobody reads the count, and we have none.
@@ -95,7 +98,9 @@ def test_a_run_starts_from_an_import_with_its_statistics_and_its_pictures(
     assert "initialised by training.seed" not in done.err
     data = f"stream.manifest={tables['stream']['manifest']}"
     assert evaluation(outlast, tmp_path / "imported", data)["num_examples"] == 4
-    outlast("export", tmp_path / "run", tmp_path / "model")
+    told = outlast("export", tmp_path / "run", tmp_path / "model").err
+    assert "beside those of our evaluation, 4 held-out pictures: apart by" in told
+    assert "On 4 held-out pictures its pixels" in (tmp_path / "model" / "README.md").read_text()
     theirs, ours = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "model"))
     for name, value in theirs.items():
         if name.endswith("running_mean"):

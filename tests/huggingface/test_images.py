@@ -14,6 +14,7 @@ from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.images import ImageModel, load_image_model, read_class_names
 from outlast.models.params import unflatten
 from outlast.models.resnet import classify
+from outlast.models.resnet_config import StemName
 from support.pretrained import resnet_folder, small_resnet
 
 CLASSES = ("cat", "dog", "犬")
@@ -23,8 +24,9 @@ def export(model: ImageModel, folder: Path) -> Path:
     return resnet_folder(model, folder, CLASSES)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    model = small_resnet()
+@pytest.mark.parametrize("stem", ["large", "small"])
+def test_what_is_written_is_read(tmp_path: Path, stem: StemName) -> None:
+    model = small_resnet(stem=stem)
     folder = export(model, tmp_path / "model")
     found = load_image_model(folder)
     assert found.config == model.config
@@ -47,10 +49,18 @@ def test_the_stored_checkpoint_is_read_and_written_with_the_same_tensors(
             np.testing.assert_array_equal(written[name], array, err_msg=name)
 
 
-def test_a_small_stem_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no stem for small images"):
-        export(small_resnet(stem="small"), tmp_path / "model")
-    assert not list(tmp_path.iterdir())
+def test_a_small_stem_brings_its_code_and_is_no_ordinary_resnet(tmp_path: Path) -> None:
+    folder = export(small_resnet(stem="small"), tmp_path / "model")
+    values = json.loads((folder / "config.json").read_text())
+    assert values["model_type"] == "outlast_resnet"
+    (code,) = {name.partition(".")[0] for name in values["auto_map"].values()}
+    source = (folder / f"{code}.py").read_text()
+    for name in values["auto_map"].values():
+        assert f"class {name.partition('.')[2]}(" in source
+    compile(source, code, "exec")
+    assert "trust_remote_code=True" in (folder / "README.md").read_text()
+    assert f"{code}.py" in json.loads((folder / "outlast.json").read_text())["sha256"]
+    assert not list(export(small_resnet(), tmp_path / "large").glob("*.py"))
 
 
 @pytest.mark.parametrize(
@@ -111,13 +121,20 @@ def test_weights_that_are_no_floats_or_not_finite_are_refused(tmp_path: Path) ->
 
 
 @pytest.mark.peers
-def test_transformers_loads_it_and_answers_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stem", ["large", "small"])
+def test_transformers_loads_it_and_answers_alike(
+    tmp_path: Path, stem: StemName, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
+    import transformers.dynamic_module_utils
     from transformers import AutoModelForImageClassification
 
-    model = small_resnet()
+    # Where the library copies code to before it runs it.
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model = small_resnet(stem=stem)
     folder = export(model, tmp_path / "model")
-    theirs: Any = AutoModelForImageClassification.from_pretrained(folder).eval()
+    trust: dict[str, Any] = {"trust_remote_code": True} if stem == "small" else {}
+    theirs: Any = AutoModelForImageClassification.from_pretrained(folder, **trust).eval()
     assert theirs.config.id2label == {0: "cat", 1: "dog", 2: "犬"}
     images = np.random.default_rng(0).standard_normal((2, 64, 64, 3), np.float32)
     with torch.no_grad():

@@ -6,7 +6,7 @@ holds where the model comes from and the sha256 of every other file. The folder 
 it is written beside its place and renamed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ from outlast.huggingface.folder import (
 )
 from outlast.huggingface.load import CONFIG_NAME, PRETRAINING, SPARSE_KEY
 from outlast.huggingface.names import to_huggingface
+from outlast.huggingface.tokenizer_files import tokenizer_json
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.attention.random_blocks import BlockSparse, longest_in_full
 from outlast.models.config import FAMILIES, Alternating, EncoderConfig
+from outlast.tokenizer.encode import Tokenizer
 
 
 def class_name(config: EncoderConfig) -> str:
@@ -55,11 +57,7 @@ def export_model(
         OutlastError: parameters that do not fit the model or are not finite, or a disk that fails.
     """
     check_target(folder)
-    if special_ids["pad"] != config.pad_id:
-        raise ConfigError(
-            f"The tokenizer pads with {special_ids['pad']}, the model was trained with {config.pad_id}.",
-            remedy="export with the tokenizer the data was prepared with",
-        )
+    _check_pad(config, special_ids)
     check_finite(params)
     tensors = to_huggingface(ARCHITECTURES[config.architecture].param_table(config), params)
 
@@ -71,6 +69,35 @@ def export_model(
         (temporary / "README.md").write_text(card, encoding="utf-8")
 
     return write_folder(folder, tensors, write_files, provenance=provenance, special_ids=special_ids)
+
+
+def check_exportable(config: EncoderConfig, names: Collection[str], tokenizer: Tokenizer) -> None:
+    """Check all that an export may be refused for but its place and its values: before a run trains for
+    hours, and before it is exported.
+
+    Args:
+        names: of the parameters there are, flat.
+
+    Raises:
+        ConfigError: an encoder without its masked-LM head, or another pad id than the one trained with.
+        TokenizerError: a tokenizer that has no form in Hugging Face's format.
+    """
+    if not any(name.startswith("head/") for name in names):
+        raise ConfigError(
+            "There is no masked-LM head to export: the model was imported without one, as a classifier is.",
+            expected=f"a {class_name(config)}",
+            remedy="train it first: `outlast train RECIPE --run-dir NEW --initialize-from IMPORT` makes one",
+        )
+    _check_pad(config, tokenizer.manifest.special_ids)
+    tokenizer_json(tokenizer, type_vocab_size=config.type_vocab_size)
+
+
+def _check_pad(config: EncoderConfig, special_ids: Mapping[str, int]) -> None:
+    if special_ids["pad"] != config.pad_id:
+        raise ConfigError(
+            f"The tokenizer pads with {special_ids['pad']}, the model was trained with {config.pad_id}.",
+            remedy="export with the tokenizer the data was prepared with",
+        )
 
 
 def huggingface_config(config: EncoderConfig, special_ids: Mapping[str, int]) -> dict[str, Any]:

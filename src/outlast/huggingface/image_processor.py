@@ -4,11 +4,15 @@ In: the file of a Hugging Face folder, or the numbers of a recipe. Out: the numb
 What our stream cannot do exactly is said by name, never taken for something else.
 """
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from outlast.errors import ConfigError
 
@@ -33,40 +37,72 @@ class ImageProcessor:
 
     Attributes:
         image_size: pixels of the square that the model sees.
-        shorter_side: what the shorter side is resized to before the middle is cut out.
+        shorter_side: what the shorter side is resized to before the middle is cut out; None: the picture is
+            not resized, and what the square has more than the picture is black.
         mean, deviation: of each channel, from 0 to 1.
         differences: what the file asks for and our stream does otherwise, in words.
     """
 
     image_size: int
-    shorter_side: int
+    shorter_side: int | None
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
     differences: tuple[str, ...] = ()
 
 
 def image_processor_config(
-    *, image_size: int, shorter_side: int, mean: Sequence[float], deviation: Sequence[float]
+    *, image_size: int, shorter_side: int | None, mean: Sequence[float], deviation: Sequence[float]
 ) -> dict[str, Any]:
     """Return the content of ``preprocessor_config.json``: evaluation as our stream has it.
 
+    It is a plain resize of the shorter side and the middle of it, at any size; the class of that name is in
+    every version of the library, with and without torchvision.
+
     Args:
         image_size: pixels of the square that the model sees.
-        shorter_side: what the shorter side is resized to before the middle is cut out.
+        shorter_side: what the shorter side is resized to before the middle is cut out; None: it is not
+            resized, and what the square has more than the picture is black.
         mean, deviation: of each channel, from 0 to 1.
     """
     return {
-        "image_processor_type": "ConvNextImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": image_size},
-        "crop_pct": image_size / shorter_side,
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": shorter_side is not None,
+        "size": {"shortest_edge": max(shorter_side or image_size, image_size)},
         "resample": _BILINEAR,
+        "do_center_crop": True,
+        "crop_size": {"height": image_size, "width": image_size},
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
         "image_mean": list(mean),
         "image_std": list(deviation),
     }
+
+
+def show_as_transformers(
+    content: bytes, *, image_size: int, shorter_side: int | None
+) -> NDArray[np.uint8] | None:
+    """Return the pixels that transformers makes of a picture by ``image_processor_config``, before they are
+    normalised: uint8 (image_size, image_size, 3); None where Pillow cannot read it.
+
+    Source: transformers 5.23, ``PilBackend``. Its pipelines turn pictures upright, as here.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            image = ImageOps.exif_transpose(opened).convert("RGB")
+    except Exception:  # the readers of a dozen formats raise whatever they meet
+        return None
+    if shorter_side is not None:
+        side, long = max(shorter_side, image_size), max(image.size)
+        longer = int(side * long / min(image.size))
+        size = (longer, side) if image.width == long else (side, longer)
+        image = image.resize(size, Image.Resampling.BILINEAR)
+    left, top = ((length - image_size) // 2 for length in image.size)
+    # What lies outside of the picture is black.
+    return np.asarray(image.crop((left, top, left + image_size, top + image_size)))
 
 
 def read_image_processor(folder: Path) -> ImageProcessor | None:
@@ -120,9 +156,13 @@ class _Reader:
             differences=tuple(differences),
         )
 
-    def _sizes(self, differences: list[str]) -> tuple[int, int]:
+    def _sizes(self, differences: list[str]) -> tuple[int, int | None]:
         """Return the side of the square, and what the shorter side is resized to before it is cut out."""
         size = self.values.get("size")
+        if self.values.get("do_resize", True) is not True:
+            if not self.values.get("do_center_crop"):
+                raise self._wrong("do_resize", self.values["do_resize"], "do_center_crop beside it")
+            return self._crop_pixels(size), None
         edges = cast(dict[str, Any], size) if isinstance(size, dict) else {"shortest_edge": size}
         if "shortest_edge" not in edges:
             side = self._pixels("size", edges.get("height"))
@@ -145,12 +185,18 @@ class _Reader:
     def _crop(self, side: int) -> tuple[int, int]:
         if not self.values.get("do_center_crop"):
             return side, side
-        crop = self.values.get("crop_size", side)
-        found = cast(dict[str, Any], crop).get("height") if isinstance(crop, dict) else crop
-        pixels = self._pixels("crop_size", found)
+        pixels = self._crop_pixels(side)
         if pixels > side:
-            raise self._wrong("crop_size", crop, f"at most the size, {side}")
+            raise self._wrong("crop_size", pixels, f"at most the size, {side}")
         return pixels, side
+
+    def _crop_pixels(self, otherwise: Any) -> int:
+        crop = self.values.get("crop_size", otherwise)
+        found = cast(dict[str, Any], crop) if isinstance(crop, dict) else {"height": crop, "width": crop}
+        pixels = self._pixels("crop_size", found.get("height"))
+        if found.get("width") != pixels:
+            raise self._wrong("crop_size", crop, "a square")
+        return pixels
 
     def _pixels(self, key: str, value: Any) -> int:
         if type(value) is not int or not 1 <= value <= _MOST_PIXELS:

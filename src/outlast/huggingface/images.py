@@ -1,7 +1,8 @@
 """ResNets in Hugging Face's format: transformers' ``ResNetForImageClassification``, both ways.
 
 In: a folder, or parameters with their running statistics. Out: our arrays, or a folder with ``config.json``,
-``model.safetensors``, ``preprocessor_config.json``, ``README.md`` and ``outlast.json``.
+``model.safetensors``, ``preprocessor_config.json``, ``README.md`` and ``outlast.json``; of a small stem with
+the file of code that computes it there (``small_stem``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ConfigError
+from outlast.huggingface import small_stem
 from outlast.huggingface.folder import check_finite, check_target, training_rows, write_folder, write_json
 from outlast.huggingface.image_processor import PREPROCESSOR_NAME
 from outlast.huggingface.load import CONFIG_NAME, ConfigReader, naming, read_config, read_tensors
 from outlast.huggingface.names import NamedArrays, from_huggingface, to_huggingface
 from outlast.models.resnet import param_table, state_table
-from outlast.models.resnet_config import ResNetConfig, check_resnet
+from outlast.models.resnet_config import ResNetConfig, StemName, check_resnet
 
 MODEL_TYPE = "resnet"
+MODEL_TYPES: Mapping[str, StemName] = {MODEL_TYPE: "large", small_stem.MODEL_TYPE: "small"}
+"""The stem of each model type that is a ResNet."""
 
 _FIXED: dict[str, Any] = {
     "hidden_act": "relu",
@@ -74,7 +78,7 @@ def read_resnet_config(folder: Path) -> ResNetConfig:
     where = str(folder / CONFIG_NAME)
     values = read_config(folder)
     read = ConfigReader(values, where)
-    read.choice("model_type", None, (MODEL_TYPE,))
+    model_type = read.choice("model_type", None, tuple(MODEL_TYPES))
     for key, supported in _FIXED.items():
         read.choice(key, supported, (supported,))
     labels = values.get("id2label")
@@ -83,7 +87,7 @@ def read_resnet_config(folder: Path) -> ResNetConfig:
         depths=_sizes(values, "depths", where),
         widths=_sizes(values, "hidden_sizes", where),
         stem_width=read.number("embedding_size", int, 1),
-        stem="large",
+        stem=MODEL_TYPES[model_type],
         num_channels=read.number("num_channels", int, 1),
         # transformers writes no labels where there are two without names.
         num_classes=len(cast(dict[str, Any], labels)) if isinstance(labels, dict) else 2,
@@ -100,6 +104,7 @@ def export_image_model(
     *,
     classes: Sequence[str] | None,
     preprocessor: Mapping[str, Any],
+    differences: str = "",
     provenance: Mapping[str, Any],
 ) -> Path:
     """Write a model folder and return its path.
@@ -108,21 +113,15 @@ def export_image_model(
         params, state: float32, flat, by our names.
         classes: names of the classes in the order of their labels; None: numbers.
         preprocessor: what ``image_processor_config`` returns.
+        differences: how far the pictures that it shows are from those of our evaluation, in words, for the
+            model card.
         provenance: what the model comes from, of JSON values.
 
     Raises:
-        ConfigError: the target is taken, or a stem that the library's class does not have.
+        ConfigError: the target is taken.
         OutlastError: values that do not fit the model or are not finite, or a disk that fails.
     """
     check_target(folder)
-    if config.stem != "large":
-        raise ConfigError(
-            "transformers' ResNet has no stem for small images.",
-            where="[model] stem",
-            expected="large",
-            remedy="the checkpoint's parts are safetensors files, and load as they are; "
-            'or train with model.stem = "large"',
-        )
     check_finite({**params, **state})
     tensors = to_huggingface(param_table(config), params)
     statistics = to_huggingface(state_table(config), state)
@@ -136,7 +135,9 @@ def export_image_model(
     def write_files(temporary: Path) -> None:
         write_json(temporary / CONFIG_NAME, _config(config, classes))
         write_json(temporary / PREPROCESSOR_NAME, dict(preprocessor))
-        card = _model_card(folder.name, config, num_parameters, provenance)
+        if config.stem == "small":
+            (temporary / small_stem.FILE_NAME).write_text(small_stem.SOURCE, encoding="utf-8")
+        card = _model_card(folder.name, config, num_parameters, differences, provenance)
         (temporary / "README.md").write_text(card, encoding="utf-8")
 
     return write_folder(folder, tensors, write_files, provenance=provenance)
@@ -145,9 +146,15 @@ def export_image_model(
 def _config(config: ResNetConfig, classes: Sequence[str] | None) -> dict[str, Any]:
     names = list(classes or [f"LABEL_{number}" for number in range(config.num_classes)])[: config.num_classes]
     stages = len(config.depths)
+    kind: dict[str, Any] = {"architectures": ["ResNetForImageClassification"], "model_type": MODEL_TYPE}
+    if config.stem == "small":
+        kind = {
+            "architectures": [small_stem.CLASS_NAME],
+            "model_type": small_stem.MODEL_TYPE,
+            "auto_map": small_stem.AUTO_MAP,
+        }
     return {
-        "architectures": ["ResNetForImageClassification"],
-        "model_type": MODEL_TYPE,
+        **kind,
         "layer_type": config.block,
         "depths": list(config.depths),
         "hidden_sizes": list(config.widths),
@@ -182,8 +189,12 @@ _MOST_STAGES, _MOST = 16, 100_000
 """So that a damaged file costs neither time nor memory."""
 
 
-def _model_card(name: str, config: ResNetConfig, num_parameters: int, provenance: Mapping[str, Any]) -> str:
+def _model_card(
+    name: str, config: ResNetConfig, num_parameters: int, differences: str, provenance: Mapping[str, Any]
+) -> str:
     depth = sum(config.depths) * (2 if config.block == "basic" else 3) + 2
+    is_small = config.stem == "small"
+    trust = ", trust_remote_code=True" if is_small else ""
     return f"""---
 library_name: transformers
 pipeline_tag: image-classification
@@ -200,9 +211,13 @@ trained with Outlast.
 ```python
 from transformers import pipeline
 
-classify = pipeline("image-classification", model="{name}")
+classify = pipeline("image-classification", model="{name}"{trust})
 classify("image.jpg")
 ```
+{_STEM_NOTE if is_small else ""}
+## Pictures
+
+{differences or _NOT_MEASURED}
 
 ## Training
 
@@ -215,3 +230,11 @@ classify("image.jpg")
 Not stated. The licence depends on the images the model was trained on; state it here before you pass the
 model on, with the uses it is meant for.
 """
+
+
+_STEM_NOTE = f"""
+Its stem is one convolution of 3 x 3, for small pictures, which transformers' own class does not have:
+`{small_stem.FILE_NAME}` beside the weights has it, and `trust_remote_code=True` lets it run.
+"""
+_NOT_MEASURED = """Where a picture is resized, transformers does it by another filter than the evaluation of
+the training run did. By how much its pixels are others was not measured: the data set was not at hand."""

@@ -169,17 +169,22 @@ class ImageRows:
         if place in self.undecodable:
             return None
         shard, record = place
-        tar, index = self._tar_of(shard), self._index_of(shard)
-        offset = int(index.offset[record])
-        content = tar[offset : offset + int(index.size_bytes[record])]
         try:
-            _show(content, crop_of, image, self.config.max_pixels)
+            _show(self.content(place), crop_of, image, self.config.max_pixels)
         except Undecodable as error:
+            tar, offset = self._tar_of(shard), int(self._index_of(shard).offset[record])
             name = member_name(bytes(tar[offset - BLOCK : offset]))
             where = f"{self._entries[shard].name}, byte {offset}, {name!r:.200}"
             self.undecodable.add(place, where, str(error), is_replaced=is_replaced)
             return None
-        return int(index.label[record])
+        return int(self._index_of(shard).label[record])
+
+    def content(self, place: tuple[int, int]) -> memoryview:
+        """Return the bytes of an image, by its shard and record."""
+        shard, record = place
+        tar, index = self._tar_of(shard), self._index_of(shard)
+        offset = int(index.offset[record])
+        return tar[offset : offset + int(index.size_bytes[record])]
 
     def _arrays(self, num_rows: int, empty: Empty) -> Batch:
         size = self.config.image_size

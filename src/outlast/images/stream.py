@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from outlast.config import build
 from outlast.errors import ConfigError
 from outlast.images.config import ImagesConfig, ImageStreamConfig
@@ -93,6 +95,11 @@ class ImageStream(ExampleStream):
             "window_examples": self._order.window_examples,
             "order_version": ORDER_VERSION,
         }
+
+    def content(self, index: int) -> memoryview:
+        """Return the bytes of the image of an example that ``examples`` has fetched, by its number."""
+        (shard,), (record,) = self._places(np.array([index]))
+        return self.rows.content((int(shard), int(record)))
 
     def _gather_steps(self, step: int, num_steps: int, empty: Empty) -> Batch:
         size = self.process_batch_size

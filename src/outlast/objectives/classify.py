@@ -8,7 +8,6 @@ Letters: b row, h and w pixel, c channel, k class.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,10 @@ class ClassifyObjective:
     config: ClassifyConfig
     compute_dtype: DTypeLike
     remat: bool
-    predicts_tokens: ClassVar[bool] = False
+
+    @property
+    def predicts_tokens(self) -> bool:
+        return False
 
     @property
     def param_table(self) -> ParamTable:
@@ -77,7 +79,10 @@ class ClassifyObjective:
         weights = row_weights(batch)
         with jax.named_scope("loss"):
             smoothing = self.config.label_smoothing if train else 0.0
-            losses, right = _cross_entropy(logits, batch["labels"], smoothing), is_right(logits, batch["labels"])
+            losses, right = (
+                _cross_entropy(logits, batch["labels"], smoothing),
+                is_right(logits, batch["labels"]),
+            )
         loss_sum, correct = jnp.sum(losses * weights), jnp.sum(right * weights)
         return LossOutput(loss_sum, jnp.sum(weights), {"correct": correct}, after, {})
 
@@ -93,9 +98,7 @@ class ClassifyObjective:
         return (images.astype(jnp.float32) - mean[None, None, None, :]) / deviation[None, None, None, :]
 
 
-def _cross_entropy(
-    logits: Float[Array, "b k"], labels: Array, smoothing: float
-) -> Float[Array, "b"]:
+def _cross_entropy(logits: Float[Array, "b k"], labels: Array, smoothing: float) -> Float[Array, "b"]:
     """Return each row's loss.
 
     With smoothing, a share of each label is spread evenly over all classes.

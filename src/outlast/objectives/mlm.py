@@ -10,7 +10,7 @@ Letters: b row, l position, p prediction slot, v vocabulary.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,10 @@ class MlmObjective:
     compute_dtype: DTypeLike
     remat: Remat
     attention_kernel: AttentionKernel
-    predicts_tokens: ClassVar[bool] = True
+
+    @property
+    def predicts_tokens(self) -> bool:
+        return True
 
     @property
     def param_table(self) -> ParamTable:

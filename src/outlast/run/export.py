@@ -6,6 +6,7 @@ In: the URL of a run directory; the data set may be gone. Out: the folder.
 from pathlib import Path
 
 from outlast.models.config import EncoderConfig
+from outlast.models.params import flatten
 from outlast.run.checkpoints import Which, restore_run
 from outlast.run.directory import (
     PARAMS_PREFIX,
@@ -15,6 +16,7 @@ from outlast.run.directory import (
     read_description,
 )
 from outlast.run.images import export_images
+from outlast.run.parts import Parts, RunParts
 from outlast.storage import local_place, open_store
 from outlast.training.ranking import read_evaluations
 from outlast.version import __version__
@@ -26,7 +28,7 @@ def export_run(run_dir: str | Path, out: str | Path, *, step: int | None = None,
 
     All it takes is in the run directory: the data set may be gone. Errors as ``restore_run``.
     """
-    from outlast.huggingface.export import export_model
+    from outlast.huggingface.export import check_exportable, export_model
     from outlast.huggingface.tokenizer_files import write_tokenizer_files
     from outlast.tokenizer.encode import load_tokenizer
 
@@ -51,8 +53,10 @@ def export_run(run_dir: str | Path, out: str | Path, *, step: int | None = None,
         return export_images(restored, description, out, where=where, provenance=provenance)
     encoder = EncoderConfig.from_dict(identity["model"])
     tokenizer = load_tokenizer(store, TOKENIZER_FOLDER)
+    params = restored.under(PARAMS_PREFIX)
+    check_exportable(encoder, params, tokenizer)
     return export_model(
-        restored.under(PARAMS_PREFIX),
+        params,
         encoder,
         out,
         special_ids=tokenizer.manifest.special_ids,
@@ -64,3 +68,17 @@ def export_run(run_dir: str | Path, out: str | Path, *, step: int | None = None,
         ),
         provenance=provenance,
     )
+
+
+def check_before_training(parts: RunParts) -> None:
+    """Refuse a run that ``export_run`` would refuse when it is trained. A ResNet is always exported.
+
+    Raises:
+        ConfigError, TokenizerError: as ``check_exportable``.
+    """
+    from outlast.huggingface.export import check_exportable
+    from outlast.tokenizer.encode import load_tokenizer
+
+    if isinstance(parts, Parts):
+        tokenizer = load_tokenizer(parts.stream.store, parts.stream.manifest.tokenizer.path)
+        check_exportable(parts.encoder, flatten(parts.objective.param_table), tokenizer)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from outlast.checkpoint.restore import Restored
 from outlast.config import build, to_dict
+from outlast.errors import OutlastError
 from outlast.images.manifest import check_num_classes
 from outlast.images.stream import ImageStream
 from outlast.logs import log
@@ -28,6 +30,8 @@ from outlast.training.phase_plan import Phase
 from outlast.training.phases import Phases
 
 ARCHITECTURE = "resnet"
+_MEASURED = 64
+"""Held-out pictures that an export compares."""
 _SPLIT = "validation"
 
 
@@ -159,9 +163,50 @@ def export_images(
         classes=description.get("classes"),
         preprocessor=image_processor_config(
             image_size=images.image_size,
-            shorter_side=images.resize or images.image_size,
+            shorter_side=images.resize,
             mean=recipe.objective.pixel_mean,
             deviation=recipe.objective.pixel_deviation,
         ),
+        differences=_measure_pixels(recipe),
         provenance=provenance,
     )
+
+
+def _measure_pixels(recipe: ImageRecipe) -> str:
+    """Return how far the pictures that transformers shows the model are from those of our evaluation, in
+    words: of up to so many held-out pictures, spread evenly; "" where the data set is not at hand.
+    """
+    from outlast.huggingface.image_processor import show_as_transformers
+
+    try:
+        config = in_manifest_order(recipe.stream)
+        stream = ImageStream(config, seed=recipe.training.seed, split=_SPLIT)
+        total = stream.num_examples
+        chosen = np.unique(np.linspace(0, total - 1, min(total, _MEASURED)).astype(np.int64))
+        means: list[float] = []
+        for index in chosen.tolist():
+            ours = stream.examples(np.array([index]))
+            theirs = show_as_transformers(
+                bytes(stream.content(index)),
+                image_size=recipe.stream.images.image_size,
+                shorter_side=recipe.stream.images.resize,
+            )
+            if theirs is not None and ours["example_weights"][0]:
+                means.append(float(np.abs(ours["images"][0].astype(np.int16) - theirs).mean()))
+    except (OutlastError, ImportError) as error:  # neither the data nor what decodes them has to be there
+        reason = error.message if isinstance(error, OutlastError) else error
+        log.info("transformers' pixels were not compared with those of our evaluation: %s", reason)
+        return ""
+    if not means:
+        return ""
+    of_255 = f"{np.mean(means):.2f} of 255 on average, {max(means):.2f} on the worst picture"
+    log.info(
+        "transformers' pixels beside those of our evaluation, %d held-out pictures: apart by %s",
+        len(means),
+        of_255,
+    )
+    if not max(means):
+        return f"transformers shows the pixels of our evaluation: {len(means)} pictures were compared."
+    return f"""transformers cuts out the same part of a picture as the evaluation of the training run did, to
+a pixel, and resizes it by another filter. On {len(means)} held-out pictures its pixels are others by
+{of_255}."""

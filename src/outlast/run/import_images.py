@@ -78,6 +78,6 @@ def _shown(folder: Path) -> dict[str, dict[str, Any]]:
         for difference in processor.differences:
             log.warning("its image processor: %s; accuracies may differ", difference)
     return {
-        "stream.images": {"image_size": size, "evaluation_resize": side},
+        "stream.images": {"image_size": size, "evaluation_resize": side or 0},
         "objective": {"name": "classify", "pixel_mean": list(mean), "pixel_deviation": list(deviation)},
     }

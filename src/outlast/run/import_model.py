@@ -9,15 +9,16 @@ that make a run of this model.
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from outlast.config import to_dict
 from outlast.errors import ConfigError
-from outlast.huggingface.images import MODEL_TYPE as IMAGE_MODEL_TYPE
+from outlast.huggingface.images import MODEL_TYPES as IMAGE_MODEL_TYPES
 from outlast.huggingface.load import CONFIG_NAME, read_config
 from outlast.huggingface.pretrained import Pretrained, read_pretrained
 from outlast.logs import log
 from outlast.models.describe import model_table
+from outlast.models.next_sentence import HEAD
 from outlast.recipe import make_recipe
 from outlast.run.directory import PARAMS_PREFIX, TOKENIZER_FOLDER
 from outlast.run.import_directory import RECIPE_NAME, check_place, digests_of, toml_tables, write_import
@@ -43,7 +44,7 @@ def import_model(folder: str | Path, out: str | Path, *, tokenizer: str | Path |
         taken. TokenizerError: no tokenizer, or one without the special pieces.
     """
     folder, out = local_place(folder), place_of(out)
-    if read_config(folder).get("model_type") == IMAGE_MODEL_TYPE:
+    if read_config(folder).get("model_type") in IMAGE_MODEL_TYPES:
         if tokenizer is not None:
             raise ConfigError(
                 "A model of images has no tokenizer.", where="--tokenizer", remedy="leave it out"
@@ -67,7 +68,7 @@ def import_model(folder: str | Path, out: str | Path, *, tokenizer: str | Path |
         arrays={f"{PARAMS_PREFIX}{name}": value for name, value in pretrained.params.items()},
         write_more=partial(write_tokenizer, store, TOKENIZER_FOLDER, manifest, files),
     )
-    _report(pretrained)
+    _report(folder, pretrained)
     return store.url
 
 
@@ -105,16 +106,29 @@ def _identity(folder: Path, pretrained: Pretrained, manifest: TokenizerManifest)
     }
 
 
-def _report(pretrained: Pretrained) -> None:
+def _report(folder: Path, pretrained: Pretrained) -> None:
+    """Say what was taken and what was not, by name."""
     config = pretrained.config
+    classes = read_config(folder).get("architectures")
     log.info(
-        "imported a %s: %d layers, hidden size %d, %d rows of vocabulary",
+        "imported a %s (%s): %d layers, hidden size %d, %d rows of vocabulary",
         config.architecture,
+        ", ".join(map(str, cast(list[Any], classes))) if isinstance(classes, list) else "no class is named",
         config.num_layers,
         config.hidden_size,
         config.vocab_size,
     )
-    for head in pretrained.missing:
-        log.info("there is no whole %s in it: a run that needs one initialises it by training.seed", head)
+    heads = {"head": "masked-LM head", HEAD: "next-sentence head with its pooler"}
+    there = [
+        words for group, words in heads.items() if any(n.startswith(f"{group}/") for n in pretrained.params)
+    ]
+    log.info("kept: the encoder%s", "".join(f", the {words}" for words in there))
     if pretrained.left_out:
         log.info("left out, for it has no place here: %s", ", ".join(pretrained.left_out))
+    for head in pretrained.missing:
+        log.info("there is no whole %s in it: a run that needs one initialises it by training.seed", head)
+    if "head" in pretrained.missing:
+        log.warning(
+            "without a masked-LM head the import itself cannot be exported: further training makes a head, "
+            "and the classes of a classifier do not come back"
+        )

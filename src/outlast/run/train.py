@@ -22,6 +22,7 @@ from outlast.run.assemble import assemble_run
 from outlast.run.checkpoints import NEWEST, Which, ranking_of
 from outlast.run.description import keep_description
 from outlast.run.directory import check_place, read_recipe_tables
+from outlast.run.export import check_before_training
 from outlast.run.held_out import open_held_out
 from outlast.run.initialize import Source, initialized_from
 from outlast.run.opening import describe_opening
@@ -75,10 +76,10 @@ def train_run(
     with ExitStack() as stack:
         if notice is None:
             notice = stack.enter_context(Notice())
-        store = open_store(run_dir)
         parts = assemble_run(_with_own_blocks(recipe, store))
         if notice:
             raise notice.leaving("before the run began: nothing is lost.")
+        check_before_training(parts)
         # Of the parts' recipe: that of images has steps only there.
         if too_short := find_too_short(parts.recipe.optimizer, parts.recipe.training.total_steps):
             log.warning("%s", too_short)

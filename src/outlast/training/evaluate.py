@@ -1,10 +1,10 @@
 """Exact evaluation: every held-out example once, with masks that never change.
 
 In: parameters and the batches of each held-out split. Out: loss and accuracy over the predictions, of masked
-tokens their perplexity, and loss and accuracy of the loss's further terms; of a mixture for every source by itself and for all
-together, weighted by their predicted tokens. Two evaluations of the same parameters are equal to the last
-bit; rows that fill up the last batch weigh nothing. A source's own means are what an evaluation of that data
-set alone gives, and the weights of the mixture play no part.
+tokens their perplexity, and loss and accuracy of the loss's further terms; of a mixture for every source by
+itself and for all together, weighted by their predicted tokens. Two evaluations of the same parameters are
+equal to the last bit; rows that fill up the last batch weigh nothing. A source's own means are what an
+evaluation of that data set alone gives, and the weights of the mixture play no part.
 """
 
 import math
@@ -44,9 +44,10 @@ def evaluate(
 
     Returns:
         ``loss`` in nats per prediction, ``accuracy`` (of equal scores the lowest index is the answer),
-        ``num_predictions``, ``num_examples``; where tokens are predicted also ``perplexity``. With next-sentence prediction ``loss`` is the sum of ``mlm_loss`` and
-        ``next_sentence_loss`` (nats per pair), and ``next_sentence_accuracy`` stands beside them;
-        perplexity and accuracy are of the masked tokens.
+        ``num_predictions``, ``num_examples``; where tokens are predicted also ``perplexity``. With
+        next-sentence prediction ``loss`` is the sum of ``mlm_loss`` and ``next_sentence_loss`` (nats per
+        pair), and ``next_sentence_accuracy`` stands beside them; perplexity and accuracy are of the masked
+        tokens.
     """
     sums = Sums()
     num_examples = 0
