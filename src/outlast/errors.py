@@ -21,6 +21,7 @@ do. The command line prints the message alone; ``--debug`` adds the traceback.
 """
 
 import os
+import re
 import sys
 
 EXIT_DONE = 0
@@ -28,6 +29,35 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_PREEMPTED = 75  # 76 is kept for a run that hangs; nothing returns it yet
 EXIT_INTERRUPTED = 130
+
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_IN_NAMES = re.compile(rf"{_UNPRINTABLE.pattern}|[\t\n]|\\(?=\\*(?:[xu\t\n]|{_UNPRINTABLE.pattern}))")
+
+
+def printable(name: str) -> str:
+    """Return a name as it may stand in a message, a plan or a terminal: bytes that are no UTF-8, control
+    characters and marks that turn the direction of writing are written as ``\\xff`` or ``\\u202e``.
+
+    Different names stay different: a backslash that could be taken for one of ours becomes two.
+    """
+    return _IN_NAMES.sub(_escape, name)
+
+
+def printable_text(text: str) -> str:
+    """Return a message as it may reach a terminal: as ``printable``, but tabs, line ends and backslashes
+    stay.
+    """
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if match[0] == "\\":
+        return "\\\\"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, as Python has it in names
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
 
 
 class OutlastError(Exception):
@@ -55,10 +85,10 @@ class OutlastError(Exception):
         self.expected = expected
         self.remedy = remedy
         lines = [message]
-        lines += [f"  where:    {where}"] if where else []
+        lines += [f"  where:    {where}".replace("\n", "\\n")] if where else []
         lines += [f"  expected: {expected}"] if expected else []
         lines += [f"  do:       {remedy}"] if remedy else []
-        super().__init__("\n".join(lines))
+        super().__init__(printable_text("\n".join(lines)))
 
 
 class ConfigError(OutlastError):

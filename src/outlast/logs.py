@@ -14,6 +14,8 @@ from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from outlast.errors import printable_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -32,9 +34,17 @@ def set_up(*, debug: bool = False) -> None:
         handler = _TerminalHandler()
     else:
         handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(message)s"))
     log.handlers[:] = [handler]
     log.setLevel(logging.DEBUG if debug else logging.INFO)
     log.propagate = False
+
+
+class _Printable(logging.Formatter):
+    """Messages may hold names of files, and those whatever a file system takes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_text(super().format(record))
 
 
 class _TerminalHandler(logging.Handler):

@@ -111,7 +111,7 @@ def test_a_giant_article_is_an_error_only_for_who_owns_it(tmp_path: Path, line: 
     ("values", "message"),
     [
         ({"markup": "wiki40b", "documents": "file"}, 'goes with documents = "blank_line"'),
-        ({"markup": "aozora"}, 'goes with documents = "file"'),
+        ({"markup": "aozora", "documents": "blank_line"}, 'goes with documents = "file"'),
         ({"keep_titles": False}, "keep_titles = false needs a markup"),
         ({"ruby": "keep", "markup": "wiki40b"}, 'needs markup = "aozora"'),
     ],

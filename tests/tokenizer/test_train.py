@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -142,18 +143,21 @@ def test_too_small_a_vocabulary_names_one_that_works(
     assert len(train(source_documents, folder, **options, vocab_size=smallest).pieces) == smallest
 
 
-def test_the_estimate_comes_first_and_holds_the_text_under_the_ceiling(
-    source_documents: list[str], folder: str
+def test_the_estimate_is_of_the_text_there_is_and_holds_it_under_the_ceiling(
+    source_documents: list[str], folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TokenizerConfig(vocab_size=400, memory_limit_bytes=2**28, sample_bytes=2**40)
     lines: list[str] = []
 
     def documents() -> Any:
-        lines.append("read")
         return iter(source_documents)
 
-    train_tokenizer(config, documents, open_store(folder), "tokenizer", report=lines.append)
-    assert lines[1] == "read"
-    assert "peak memory at most about 256.0 MiB" in lines[0]
-    assert "to stay under 256.0 MiB" in lines[0]
+    store = open_store(folder)
+    train_tokenizer(config, documents, store, "tokenizer", report=lines.append)
+    megabytes = sum(len(document.encode()) for document in source_documents) / 2**20
+    assert f"{megabytes:.1f} MiB of {megabytes:.1f} MiB of text, peak memory at most about 10" in lines[0]
+    assert "to stay under" not in lines[0]
     assert estimate_memory_bytes(config, 5 * 2**20) < 2**28 < estimate_memory_bytes(config, 6 * 2**20)
+    monkeypatch.setattr("outlast.tokenizer.train._MEMORY_FACTORS", {("sentencepiece", "unigram"): 2000.0})
+    train_tokenizer(config, documents, store, "small", report=lines.append)
+    assert re.search(r"peak memory at most about 2[45]\d\.\d MiB .* to stay under 256\.0 MiB", lines[2])

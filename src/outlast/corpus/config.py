@@ -15,11 +15,13 @@ class CorpusConfig:
     path: Location[Operation[str | tuple[str, ...] | None]] = None
     """A file, a folder or a glob, or a list of them; local, or in a bucket (s3://, gs://, az://); over
     http(s) files alone. For huggingface: a local folder that `save_to_disk` wrote, or a name."""
-    format: Literal["text", "jsonl", "parquet", "huggingface"] = "text"
-    """text and jsonl may be plain, .gz or .zst. parquet needs the extra `parquet`, huggingface the extra
-    `hub`."""
-    documents: Literal["blank_line", "file"] = "blank_line"
-    """For text: what a document is, a block of lines between blank lines, or a whole file."""
+    format: Literal["auto", "text", "jsonl", "parquet", "huggingface"] = "auto"
+    """auto tells it by names and first bytes, for each of the paths. text and jsonl may be plain, .gz,
+    .bz2, .xz or .zst, and in tars, plain or compressed. parquet needs the extra `parquet`, huggingface the
+    extra `hub`."""
+    documents: Literal["auto", "blank_line", "file"] = "auto"
+    """For text: what a document is, a block of lines between blank lines, or a whole file. auto: in a tar
+    each member is one, elsewhere each block (with markup, what the markup asks for)."""
     text_field: str = "text"
     """The field (jsonl) or column (parquet, huggingface) that holds the text."""
     markup: Literal["none", "wiki40b", "aozora"] = "none"
@@ -34,16 +36,19 @@ class CorpusConfig:
     for Chinese, Japanese and spaced languages. Each sentence is then encoded by itself, and the shards tell
     where it begins."""
     encoding: str = "utf-8"
-    """For text and jsonl: any text encoding that Python knows; auto detects it, file by file."""
+    """For text and jsonl: any text encoding that Python knows; auto detects it, file by file (in a tar,
+    member by member)."""
     undecodable: Literal["error", "replace"] = "error"
-    """What to do with bytes that are no text in the encoding: stop, or put U+FFFD and count them."""
+    """What to do with bytes that are no text in the encoding, and with NUL bytes: stop, or put U+FFFD and
+    count them."""
     validation_fraction: float = pydantic.Field(default=0.01, ge=0.0, lt=1.0)
     """Share of the documents that is held out, chosen by a hash of their text: equal documents stay
     together."""
     validation_path: Location[str | tuple[str, ...] | None] = None
     """Where the held-out documents lie, if they are apart; validation_fraction is not used then."""
     include: str = "**/*"
-    """Which files of a folder are read; * stays within a folder, ** does not. Hidden files are left out."""
+    """Which files of a folder are read; * stays within a folder, ** does not. Hidden files are left out. A
+    tar counts as a folder of its members."""
     exclude: tuple[str, ...] = ()
     """Patterns of the same kind for what is left out, such as "**/tests/**"."""
     max_document_bytes: int = pydantic.Field(default=64 * 2**20, ge=1)
@@ -64,9 +69,9 @@ class CorpusConfig:
                 raise ValueError(
                     f"encoding = {self.encoding!r} is no text encoding that Python knows; try utf-8 or auto"
                 ) from None
-        if self.documents == "file" and self.format != "text":
+        if self.documents == "file" and self.format not in ("auto", "text"):
             raise ValueError(f'documents = "file" goes with format = "text", not with {self.format!r}')
-        if self.markup != "none" and self.format == "text":
+        if self.markup != "none" and self.format in ("auto", "text") and self.documents != "auto":
             wanted = "file" if self.markup == "aozora" else "blank_line"
             if self.documents != wanted:
                 raise ValueError(f'markup = "{self.markup}" in text files goes with documents = "{wanted}"')

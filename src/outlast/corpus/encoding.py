@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
+from outlast.corpus.recognize import no_text
 from outlast.errors import CorpusError
 
 MAX_LISTED = 100
@@ -40,7 +41,7 @@ class Undecodable(NamedTuple):
 @dataclass
 class Tally:
     """What reading a part of the corpus came across. ``undecodable`` lists the first ``MAX_LISTED``
-    places.
+    places; ``members`` counts those of tars by what became of them, ``encodings`` those that were detected.
     """
 
     documents: int = 0
@@ -48,6 +49,12 @@ class Tally:
     empty_documents: int = 0
     undecodable_bytes: int = 0
     undecodable: list[Undecodable] = field(default_factory=list[Undecodable])
+    members: dict[str, int] = field(default_factory=dict[str, int])
+    encodings: dict[str, int] = field(default_factory=dict[str, int])
+
+    def add_member(self, became: str) -> None:
+        """Count a member of a tar."""
+        self.members[became] = self.members.get(became, 0) + 1
 
     def add_undecodable(self, place: Undecodable) -> None:
         """Count a place, and list it while there is room."""
@@ -101,6 +108,18 @@ class Decoder:
             self.settle(found)
             return text
 
+    def without_nul(self, text: str, content: bytes, offset: int) -> str:
+        """Return the text of bytes that begin at an offset without the NUL in it: each becomes U+FFFD and is
+        counted, or CorpusError is raised.
+        """
+        width = 4 if self.encoding.startswith("utf-32") else 2 if self.encoding.startswith("utf-16") else 1
+        for place in range(0, len(content), width):
+            if not any(content[place : place + width]):
+                if self.undecodable == "error":
+                    raise no_text(offset + place, where=self.file)
+                self.tally.add_undecodable(Undecodable(self.file, offset + place, width))
+        return text.replace("\0", "\ufffd")
+
     def stream(self, source: io.BufferedIOBase) -> io.BufferedReader:
         """Return the whole file as UTF-8. Reading raises CorpusError."""
         return io.BufferedReader(_Transcoded(source, self), _READ_BYTES)
@@ -149,6 +168,8 @@ class _Transcoded(io.RawIOBase):
             found = self._decoder.collect(self._consumed - len(pending))
             text = self._decode(content)
             self._decoder.settle(found)
+            if "\0" in text:
+                text = self._decoder.without_nul(text, pending + content, self._consumed - len(pending))
             self._consumed += len(content)
             self._ready = text.encode("utf-8", "surrogatepass")
             if not content:

@@ -4,6 +4,23 @@ In and out: plain values, sent to the processes that read them.
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+from outlast.corpus.recognize import Format
+
+
+@dataclass(frozen=True)
+class TarMembers:
+    """Which members of a tar belong to the corpus: those whose names match its patterns.
+
+    Attributes:
+        folder: what stands before their names when patterns are held against them: "" where the tar itself
+            was named, else its place in the folder that was.
+        taken_whole: its own name matches ``corpus.include``, so what is in it does.
+    """
+
+    folder: str = ""
+    taken_whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +32,13 @@ class CorpusFile:
         path: where it lies now.
         size_bytes: on disk.
         digest: of the size and of 16 blocks of 4 KiB spread over the file (all of a file up to 64 KiB).
-        encoding: of text and jsonl; empty for tables.
-        unit_bytes: the file is a sequence of units that are read whole: (size_bytes,) for a file that is read
-            only from its start, the sizes of the row groups of a Parquet file, one byte each where empty.
+        encoding: of text and jsonl; empty for tables, "auto" for a tar whose members are told one by one.
+        format: of what it holds, in a tar of each member.
+        documents: for text, what a document is.
+        tar: it is a tar, and these are the members that count.
+        unit_bytes: the file is a sequence of units that are read whole: (size_bytes,) for a file that is
+            read only from its start, the sizes of the row groups of a Parquet file, one byte each where
+            empty; runs of members of a tar, headers included.
         num_units: how many.
     """
 
@@ -27,6 +48,9 @@ class CorpusFile:
     digest: str
     encoding: str
     num_units: int
+    format: Format = "text"
+    documents: Literal["blank_line", "file"] = "blank_line"
+    tar: TarMembers | None = None
     unit_bytes: tuple[int, ...] = ()
 
 

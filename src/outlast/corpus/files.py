@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import NamedTuple, NoReturn, TypeVar
 
+from outlast.corpus.extent import TarMembers
 from outlast.corpus.source import HTTP_SCHEMES, is_remote, local_path, locate
+from outlast.corpus.tar import has_tar_name
 from outlast.errors import CorpusError
 from outlast.storage import ObjectInfo, Store, open_store
 
@@ -22,13 +24,14 @@ P = TypeVar("P", bound=PurePath)
 class FoundFile(NamedTuple):
     """A file of the corpus: its name relative to what was named in the recipe, and where it lies.
 
-    A remote one knows its store and its name there.
+    A remote one knows its store and its name there. ``members`` tells which members count if it is a tar.
     """
 
     name: str
     path: str
     store: Store | None = None
     object_name: str = ""
+    members: TarMembers = TarMembers()
 
 
 def find_files(paths: str | Sequence[str], include: str, exclude: Sequence[str] = ()) -> list[FoundFile]:
@@ -63,7 +66,11 @@ def _find(path: str, include: str, exclude: Sequence[str]) -> list[FoundFile]:
         if root.is_file():
             return [FoundFile(root.name, str(root))]
         if not root.exists() and glob.has_magic(str(root)):
-            found = sorted(_walk(*_split_glob(root), exclude))
+            found = [
+                file._replace(members=TarMembers())
+                for file in sorted(_walk(*_split_glob(root), exclude))
+                if file.members.taken_whole
+            ]
             return found or _refuse(path, "No file matches.")
         if not root.is_dir():
             return _refuse(path, "There is no such file or folder.")
@@ -95,7 +102,11 @@ def _find_remote(path: str, include: str, exclude: Sequence[str]) -> list[FoundF
         return _refuse(path, "There is no such file.", "name single files: a web server gives no list")
     if glob.has_magic(name):
         folder, pattern = _split_glob(PurePosixPath(name))
-        found = sorted(_list_objects(store, "/".join(folder.parts), pattern, exclude))
+        found = [
+            file._replace(members=TarMembers())
+            for file in sorted(_list_objects(store, "/".join(folder.parts), pattern, exclude))
+            if file.members.taken_whole
+        ]
         return found or _refuse(path, "No file matches.")
     found = sorted(_list_objects(store, name.strip("/"), include, exclude))
     return found or _refuse(
@@ -115,8 +126,10 @@ def _list_objects(store: Store, folder: str, include: str, exclude: Sequence[str
         parts = info.name.removeprefix(prefix).split("/")
         if any(part.startswith(".") for part in parts) or any(_matches(parts, out) for out in excluded):
             continue
-        if _matches(parts, pattern) and not _is_marker(store, info):
-            yield FoundFile("/".join(parts), f"{store.url}/{info.name}", store, info.name)
+        is_included = _matches(parts, pattern)
+        if (is_included or has_tar_name(info.name)) and not _is_marker(store, info):
+            name = "/".join(parts)
+            yield FoundFile(name, f"{store.url}/{info.name}", store, info.name, TarMembers(name, is_included))
 
 
 def _is_marker(store: Store, info: ObjectInfo) -> bool:
@@ -141,8 +154,21 @@ def _walk(root: Path, include: str, exclude: Sequence[str]) -> Iterator[FoundFil
             relative = path.relative_to(root)
             if name.startswith(".") or any(_matches(relative.parts, out) for out in excluded):
                 continue
-            if _matches(relative.parts, pattern) and _is_within(path, inside):
-                yield FoundFile(relative.as_posix(), str(path))
+            is_included = _matches(relative.parts, pattern)
+            if (is_included or has_tar_name(name)) and _is_within(path, inside):
+                members = TarMembers(relative.as_posix(), is_included)
+                yield FoundFile(members.folder, str(path), members=members)
+
+
+def is_member(name: str, members: TarMembers, include: str, exclude: Sequence[str]) -> bool:
+    """Whether a member of a tar belongs to the corpus: as a file does, the tar being a folder."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if any(part.startswith(".") and part != ".." for part in parts):
+        return False
+    parts = [*filter(None, members.folder.split("/")), *parts]
+    if any(_matches(parts, out.split("/")) for out in exclude):
+        return False
+    return members.taken_whole or _matches(parts, include.split("/"))
 
 
 def _split_glob(pattern: P) -> tuple[P, str]:

@@ -1,8 +1,9 @@
 """The plan: which stretch of which file belongs to which piece of the corpus.
 
-In: a ``CorpusConfig``. Out: the list of its files, and the list cut into pieces of about equal size. Both
-are pure functions of the corpus. A document belongs to the piece in which its first byte lies, so the
-pieces together hold every document once, however many pieces there are (docs/design/building_shards.md).
+In: a ``CorpusConfig``. Out: the list of its files, each with its format, and the list cut into pieces of
+about equal size. Both are pure functions of the corpus. A document belongs to the piece in which its first
+byte lies, so the pieces together hold every document once, however many pieces there are
+(docs/design/building_shards.md).
 """
 
 import bisect
@@ -10,14 +11,20 @@ import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import BinaryIO
 
-from outlast.corpus.compressed import is_compressed, open_binary
+from outlast.corpus.archive import describe_tar
+from outlast.corpus.compressed import is_compressed, open_binary, plain_name
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import canonical, detect, is_byte_aligned
 from outlast.corpus.extent import CorpusFile, Extent, Piece
 from outlast.corpus.files import FoundFile, find_files
-from outlast.errors import CorpusError
+from outlast.corpus.formats import check_formats, documents_of, format_of, warn_of_json
+from outlast.corpus.recognize import HEAD_BYTES, is_saved_dataset, refuse_binary
+from outlast.corpus.source import local_path
+from outlast.corpus.tar import has_tar_name, is_tar
+from outlast.errors import CorpusError, printable
 
 _PROBES = 16
 _PROBE_BYTES = 4096
@@ -28,7 +35,8 @@ def list_corpus(config: CorpusConfig, *, held_out: bool = False) -> tuple[Corpus
     """Return the files of ``path``, or of ``validation_path`` where held_out, in a fixed order.
 
     Raises:
-        CorpusError: a path that does not exist, nothing in it, or a file whose encoding cannot be detected.
+        CorpusError: a path that does not exist, nothing in it, a file that is no text, whose encoding cannot
+            be detected, or of another format than those beside it.
         ConfigError, StorageError: a URL that is not known, a store that cannot be read from.
     """
     paths = config.validation_path if held_out else config.path
@@ -36,12 +44,19 @@ def list_corpus(config: CorpusConfig, *, held_out: bool = False) -> tuple[Corpus
         raise CorpusError(
             "The recipe names no corpus.", where="corpus.path", remedy="set it to a file, folder or glob"
         )
-    if config.format == "huggingface":
+    several = [paths] if isinstance(paths, str) else list(paths)
+    if config.format == "huggingface" or (
+        config.format == "auto" and all(is_saved_dataset(local_path(path)) for path in several)
+    ):
         from outlast.corpus.tables import list_dataset
 
-        files = [list_dataset(config, path) for path in ([paths] if isinstance(paths, str) else paths)]
+        files = [list_dataset(config, local_path(path)) for path in several]
     else:
-        files = _describe_all(config, find_files(paths, config.include, config.exclude))
+        _refuse_datasets(several)
+        found = find_files(paths, config.include, config.exclude)
+        files = [file for file in _describe_all(config, found) if file]
+        check_formats(files, len(several))
+        warn_of_json(config, files)
     if not any(file.size_bytes for file in files):
         raise CorpusError(
             "The corpus is empty.", where=str(paths), remedy="check corpus.path and corpus.include"
@@ -87,7 +102,18 @@ def _cut(file: CorpusFile, base: int, size: int, bounds: list[int]) -> Iterator[
         yield piece, start, bisect.bisect_right(owners, piece)
 
 
-def _describe_all(config: CorpusConfig, found: Sequence[FoundFile]) -> list[CorpusFile]:
+def _refuse_datasets(paths: Sequence[str]) -> None:
+    """Raise CorpusError for a saved data set, which is read as one or not at all."""
+    for path in paths:
+        if is_saved_dataset(local_path(path)):
+            raise CorpusError(
+                "The folder is a data set that `save_to_disk` of the library datasets wrote.",
+                where=path,
+                remedy='set corpus.format = "huggingface", and prepare what else there is by itself',
+            )
+
+
+def _describe_all(config: CorpusConfig, found: Sequence[FoundFile]) -> list[CorpusFile | None]:
     """Describe files in their order, remote ones side by side: little is read of each, and far away."""
     if not any(file.store for file in found):
         return [_describe(config, file) for file in found]
@@ -95,41 +121,46 @@ def _describe_all(config: CorpusConfig, found: Sequence[FoundFile]) -> list[Corp
         return list(readers.map(lambda file: _describe(config, file), found))
 
 
-def _describe(config: CorpusConfig, found: FoundFile) -> CorpusFile:
+def _describe(config: CorpusConfig, found: FoundFile) -> CorpusFile | None:
+    """Describe a file; None for a tar in a folder that holds nothing of the corpus."""
     path = found.path
     try:
         with found.store.open(found.object_name) if found.store else open(path, "rb") as file:
             size, digest = probe(file)
     except OSError as error:
         raise CorpusError(f"The file cannot be read: {error.strerror}.", where=path) from error
-    if config.format == "parquet":
+    with open_binary(path, where=path) as source:
+        head = source.read(HEAD_BYTES)
+    described = CorpusFile(
+        name=printable(found.name), path=path, size_bytes=size, digest=digest, encoding="", num_units=1
+    )
+    if has_tar_name(path) or is_tar(head):
+        return describe_tar(config, replace(described, tar=found.members))
+    format = format_of(config, plain_name(path), head, where=path)
+    if format == "parquet":
         from outlast.corpus.tables import row_group_bytes
 
         units = row_group_bytes(path, config.text_field)
-        return CorpusFile(
-            name=found.name,
-            path=path,
-            size_bytes=size,
-            digest=digest,
-            encoding="",
-            num_units=len(units),
-            unit_bytes=units,
-        )
-    if config.encoding == "auto":
-        with open_binary(path, where=path) as source:
-            encoding = detect(source, where=path)
-    else:
-        encoding = canonical(config.encoding)
-    can_split = config.documents != "file" and not is_compressed(path) and is_byte_aligned(encoding)
-    return CorpusFile(
-        name=found.name,
-        path=path,
-        size_bytes=size,
-        digest=digest,
+        return replace(described, format=format, num_units=len(units), unit_bytes=units)
+    encoding = _encoding(config, path)
+    refuse_binary(head, where=path, encoding=encoding, allows_nul=config.undecodable == "replace")
+    documents = documents_of(config, format, is_member=False)
+    can_split = documents != "file" and not is_compressed(path) and is_byte_aligned(encoding)
+    return replace(
+        described,
         encoding=encoding,
+        format=format,
+        documents=documents,
         num_units=size if can_split else 1,
         unit_bytes=() if can_split else (max(size, 1),),
     )
+
+
+def _encoding(config: CorpusConfig, path: str) -> str:
+    if config.encoding != "auto":
+        return canonical(config.encoding)
+    with open_binary(path, where=path) as source:
+        return detect(source, where=path)
 
 
 def probe(file: BinaryIO | io.BufferedIOBase) -> tuple[int, str]:

@@ -7,6 +7,7 @@ In: a ``CorpusConfig`` and ``Extent``s. Out: text, each document once, in a fixe
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 
+from outlast.corpus.archive import read_tar
 from outlast.corpus.changes import check_digest, check_size
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally, Undecodable
@@ -55,7 +56,7 @@ def read_encoded(
                 tally.documents += 1
                 tally.text_bytes += len(content)
                 yield document, content
-        if config.format != "huggingface" and not is_remote(extent.file.path):
+        if extent.file.format != "huggingface" and not is_remote(extent.file.path):
             check_digest(extent.file)
 
 
@@ -91,13 +92,33 @@ def split_chooser(config: CorpusConfig) -> Callable[[bytes], str]:
     return choose
 
 
+def nothing_to_train_on(num_held_out: int) -> CorpusError:
+    """Return the error for a corpus whose documents, so many of them, are all held out."""
+    if num_held_out:
+        found = (
+            "The only document of the corpus is" if num_held_out == 1 else f"All {num_held_out} documents are"
+        )
+        return CorpusError(
+            f"{found} held out, and none is left to train on.",
+            remedy="set corpus.validation_fraction = 0; or, if there are more documents in the text, say "
+            "what ends one (corpus.documents)",
+        )
+    return CorpusError(
+        "The corpus holds no document to train on.",
+        expected="text that is more than white space",
+        remedy="check corpus.path, corpus.format and corpus.include",
+    )
+
+
 def _read_extent(config: CorpusConfig, extent: Extent, tally: Tally) -> Iterator[tuple[str, str]]:
-    if config.format == "huggingface":
+    if extent.file.format == "huggingface":
         from outlast.corpus.tables import read_dataset
 
         return read_dataset(config, extent)
     check_size(extent.file)
-    if config.format == "parquet":
+    if extent.file.tar:
+        return read_tar(config, extent, tally)
+    if extent.file.format == "parquet":
         from outlast.corpus.tables import read_parquet
 
         return read_parquet(config, extent, tally)

@@ -15,8 +15,9 @@ from typing import Any
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Decoder, Tally
 from outlast.corpus.extent import CorpusFile, Extent
+from outlast.corpus.recognize import nearest_field
 from outlast.corpus.source import is_remote, open_file
-from outlast.errors import CorpusError
+from outlast.errors import CorpusError, printable_text
 
 _BATCH_ROWS = 256
 _PROBES = 16
@@ -31,11 +32,12 @@ def row_group_bytes(path: str, field: str) -> tuple[int, ...]:
                 f"The file has no column {field!r}.",
                 where=path,
                 expected=f"one of {', '.join(schema.names)}",
-                remedy="set corpus.text_field",
+                remedy=nearest_field(
+                    field, [name for name in schema.names if _is_text(schema.field(name).type)]
+                ),
             )
         kind = schema.field(field).type
-        pyarrow = _load("pyarrow", "parquet")
-        if not any(check(kind) for check in (pyarrow.types.is_string, pyarrow.types.is_large_string)):
+        if not _is_text(kind):
             raise CorpusError(
                 f"The column {field!r} is {kind}, not text.", where=path, remedy="set corpus.text_field"
             )
@@ -43,6 +45,11 @@ def row_group_bytes(path: str, field: str) -> tuple[int, ...]:
             max(int(file.metadata.row_group(index).total_byte_size), 1)
             for index in range(file.num_row_groups)
         )
+
+
+def _is_text(kind: Any) -> bool:
+    types = _load("pyarrow", "parquet").types
+    return types.is_string(kind) or types.is_large_string(kind)
 
 
 def read_parquet(config: CorpusConfig, extent: Extent, tally: Tally) -> Iterator[tuple[str, str]]:
@@ -78,6 +85,7 @@ def list_dataset(config: CorpusConfig, path: str) -> CorpusFile:
         size_bytes=int(dataset.data.nbytes),
         digest=digest.hexdigest(),
         encoding="",
+        format="huggingface",
         num_units=num_rows,
     )
 
@@ -119,7 +127,7 @@ def _open_dataset(config: CorpusConfig, path: str) -> Any:
             f"The data set has no field {config.text_field!r}.",
             where=path,
             expected=f"one of {', '.join(dataset.column_names)}",
-            remedy="set corpus.text_field",
+            remedy=nearest_field(config.text_field, dataset.column_names),
         )
     return dataset.select_columns([config.text_field])
 
@@ -127,7 +135,7 @@ def _open_dataset(config: CorpusConfig, path: str) -> Any:
 @contextmanager
 def _open_parquet(path: str) -> Generator[Any]:
     parquet = _load("pyarrow.parquet", "parquet")
-    if not is_remote(path):
+    if not is_remote(path) and printable_text(path) == path:
         with parquet.ParquetFile(path) as file:
             yield file
         return

@@ -1,19 +1,21 @@
 """Tar archives, read by their headers: where the bytes of each file lie. Nothing is ever extracted.
 
-In: an open file. Out: a ``Member`` for each regular file in it: name, offset, size. Understood are v7, ustar,
-GNU (long names, sizes in base 256) and pax headers. A link, a device, a sparse file, a name that leads
-elsewhere, a damaged header and anything behind the archive's end are refused with the offset of the header: a
-reader that passed over them would lose examples without a word. A caller who wants to hear of each may have
-links, devices and such names passed over. Folders and volume labels hold no bytes and are passed over.
+In: an open file, or a stream that comes once, such as what is decompressed. Out: a ``Member`` for each
+regular file in it: name, offset, size. Understood are v7, ustar, GNU (long names, sizes in base 256) and pax
+headers. A sparse file, a damaged header and anything behind the archive's end are refused with the offset of
+the header: a reader that passed over them would lose examples without a word. Folders and volume labels hold
+no bytes. Links, devices and names that lead elsewhere are refused in a data set, and told of in a corpus.
 
 Sources: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Interchange Format"; the GNU tar manual,
 "Basic Tar Format".
 """
 
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
+from outlast.corpus.compressed import compressed_with, plain_name
 from outlast.errors import ShardError
 
 BLOCK = 512
@@ -21,32 +23,27 @@ _MOST_MEMBERS = 2**22
 _MOST_EXTENDED_BYTES = 2**20
 """Of one pax header or long name."""
 _MOST_BYTES = 2**50
+_NO_SIZE = 2**62
+"""In place of the size of a stream, which nobody knows."""
+_SKIP_BYTES = 2**20
 
 _REGULAR = {b"0", b"\0", b"7"}
-_FOLDER, _LABEL = b"5", b"V"
 _LONG_NAME, _LONG_LINK = b"L", b"K"
 _PAX, _PAX_GLOBAL = b"x", b"g"
-_REFUSED = {
+_FOLDERS_AND_LABELS = {b"5": "a folder", b"V": "a volume label"}
+_WITHOUT_BYTES = {
+    **_FOLDERS_AND_LABELS,
     b"1": "a hard link",
     b"2": "a symbolic link",
     b"3": "a character device",
     b"4": "a block device",
     b"6": "a named pipe",
+}
+_NO_PLAIN_FILE = {
     b"S": "a sparse file",
     b"M": "the continuation of a file from another volume",
     b"N": "a table of long names as GNU tar wrote it before 1.12",
     b"D": "a folder with a list of names",
-}
-_WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"6")
-"""Of what is refused: kinds that are a header and no more, so that what follows is found without a doubt."""
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip",
-    b"\x1f\x9d": "compress",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\x04\x22\x4d\x18": "lz4",
-    b"\x02\x21\x4c\x18": "lz4",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ": "xz",
 }
 _PACK_AGAIN = "write the archive again with plain files alone: tar --format=pax -cf NEW.tar FILES..."
 
@@ -60,6 +57,41 @@ class Member(NamedTuple):
     header_offset: int
 
 
+class Entry(NamedTuple):
+    """A member of any kind. ``begin`` is where its first header lies, extended ones included; ``kind`` is ""
+    for a regular file, else what it is: "a symbolic link".
+    """
+
+    member: Member
+    begin: int
+    kind: str
+
+
+class ForwardReader:
+    """A stream that comes once, as ``read_entries`` reads it: it can be sought forwards alone."""
+
+    def __init__(self, source: io.BufferedIOBase) -> None:
+        self._source = source
+        self._position = 0
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int, /) -> bytes:
+        content = self._source.read(size)
+        self._position += len(content)
+        return content
+
+    def seek(self, position: int, /) -> int:
+        """Read on to a position, or to the end of the stream; return where that is."""
+        while self._position < position and self.read(min(position - self._position, _SKIP_BYTES)):
+            pass
+        return self._position
+
+
+TarFile = BinaryIO | io.BufferedIOBase | ForwardReader
+
+
 @dataclass
 class _Extended:
     """What extended headers say of the file that follows them."""
@@ -71,9 +103,9 @@ class _Extended:
 
 
 def read_members(
-    file: BinaryIO, *, where: str, on_odd: Callable[[int, str], object] | None = None
+    file: TarFile, *, where: str, on_odd: Callable[[int, str], object] | None = None
 ) -> Iterator[Member]:
-    """Yield the regular files of an archive, in order.
+    """Yield the regular files of a data set's archive, in order.
 
     Args:
         file: at any position; it is read and moved.
@@ -84,18 +116,55 @@ def read_members(
     Raises:
         ShardError: whatever is not a plain archive of regular files, with the byte at which it was found.
     """
-    size = file.seek(0, 2)
+    for member, _, kind in read_entries(file, where=where):
+        if kind in _FOLDERS_AND_LABELS.values():
+            continue
+        problem = f"is {kind}" if kind else _odd_name(member.name)
+        if problem is None:
+            yield member
+        elif on_odd is None:
+            raise _odd_member(member, problem, f"{where}, byte {member.header_offset}")
+        else:
+            on_odd(member.header_offset, f"{member.name!r:.200} {problem}")
+
+
+def _odd_name(name: str) -> str | None:
+    if not name:
+        return "has no name"
+    if name.startswith("/"):
+        return "has an absolute name"
+    return "has a name with `..` in it" if ".." in name.split("/") else None
+
+
+def read_entries(file: TarFile, *, where: str, start: int = 0, end: int | None = None) -> Iterator[Entry]:
+    """Yield the members of an archive, whatever they are, in order.
+
+    Args:
+        file: at any position; it is read and moved. A ``ForwardReader`` must be at its beginning.
+        where: the archive's name, for messages.
+        start, end: only the members whose ``begin`` lies there; ``start`` is one, or 0.
+
+    Raises:
+        ShardError: a damaged archive, or a member whose bytes are no plain file, with the byte of it.
+    """
+    size = _NO_SIZE if isinstance(file, ForwardReader) else file.seek(0, 2)
     if not size:
         raise ShardError("The tar is empty: not even an end block.", where=where, remedy="write it again")
-    _check_plain(file, where)
     extended = _Extended()
-    position, num_headers = 0, 0
+    position = begin = start
+    num_headers = 0
     while position < size:
+        begin = begin if extended.seen else position
+        if end is not None and begin >= end:
+            return
         place = f"{where}, byte {position}"
-        header = _read_at(file, position, BLOCK, place)
+        header = _read_header(file, position, where)
+        if not header:
+            size = position  # of a stream, which ends without a block of zeros
+            break
         if header.count(0) == BLOCK:
             _check_pending(extended, place)
-            _check_end(file, position, size, where)
+            _check_end(file, position, where)
             return
         num_headers += 1
         if num_headers > _MOST_MEMBERS:
@@ -109,25 +178,26 @@ def read_members(
             _read_extended(_content(file, position, size_bytes, size, place), kind, extended, place)
             position = _following(position, size_bytes)
             continue
-        if extended.size_bytes is not None:
-            size_bytes = extended.size_bytes
-        name = _decode(extended.name if extended.name is not None else _header_name(header))
-        member = Member(name, position + BLOCK, size_bytes, position)
-        if not _is_passed_over(kind, name):
-            problem = _check_member(member, kind, extended, size, place)
-            if problem is None:
-                yield member
-            elif on_odd is None:
-                raise ShardError(f"The member {problem}.", where=place, remedy=_PACK_AGAIN)
-            else:
-                on_odd(position, problem)
-        else:
-            member = member._replace(size_bytes=0 if kind == _FOLDER else size_bytes)
-        position = _following(position, member.size_bytes)
+        entry = _entry(header, kind, size_bytes, position, begin, extended, place)
+        if not entry.kind and entry.member.offset + entry.member.size_bytes > size:
+            expected = f"{entry.member.size_bytes} bytes from {entry.member.offset}, and the file has {size}"
+            raise _ends_within(f"the member {entry.member.name!r:.200}", place, expected)
+        yield entry
+        position = _following(position, entry.member.size_bytes)
         extended = _Extended()
     _check_pending(extended, f"{where}, byte {position}")
     if position > size:
         raise _ends_within("a member", f"{where}, byte {size}", f"{position} bytes or more")
+
+
+def has_tar_name(path: str) -> bool:
+    """Whether the name says that the file is a tar, plain or compressed."""
+    return plain_name(path).lower().endswith(".tar")
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether a file begins with a header of a tar, by its checksum."""
+    return len(head) >= BLOCK and any(head[:BLOCK]) and _has_right_sum(head[:BLOCK])
 
 
 def member_name(header: bytes) -> str:
@@ -135,40 +205,56 @@ def member_name(header: bytes) -> str:
     return _decode(_header_name(header)) if len(header) == BLOCK else ""
 
 
-def _is_passed_over(kind: bytes, name: str) -> bool:
-    # Before there were types, a name that ends with a slash was a folder.
-    return kind in (_FOLDER, _LABEL) or (kind == b"\0" and name.endswith("/"))
+def _entry(
+    header: bytes, kind: bytes, size_bytes: int, position: int, begin: int, extended: _Extended, place: str
+) -> Entry:
+    """Return the member that a header describes. Raises ShardError where its bytes are no plain file."""
+    name = _decode(extended.name if extended.name is not None else _header_name(header))
+    if extended.size_bytes is not None:
+        size_bytes = extended.size_bytes
+    what = _WITHOUT_BYTES.get(kind, "")
+    if kind == b"\0" and name.endswith("/"):  # before there were types
+        what = _FOLDERS_AND_LABELS[b"5"]
+    member = Member(name, position + BLOCK, 0 if what else size_bytes, position)
+    problem = None
+    if what and size_bytes and what not in _FOLDERS_AND_LABELS.values():
+        problem = f"is {what} of {size_bytes} bytes"  # nobody can tell where the next header is
+    elif not what and kind not in _REGULAR:
+        problem = f"is {_NO_PLAIN_FILE.get(kind, f'of the unknown type {kind!r}')}"
+    elif extended.is_sparse:
+        problem = "is a sparse file"
+    if problem:
+        raise _odd_member(member, problem, place)
+    return Entry(member, begin, what)
 
 
-def _check_member(member: Member, kind: bytes, extended: _Extended, size: int, place: str) -> str | None:
-    """Return why a member is none of the files that are read, None for one that is.
-
-    Raises ShardError for what cannot be passed over either: nobody can tell where the next header is.
-    """
-    named = f"{member.name!r:.200}"
-    if kind not in _REGULAR:
-        what = _REFUSED.get(kind, f"of the unknown type {kind!r}")
-        if kind in _WITHOUT_CONTENT and not member.size_bytes:
-            return f"{named} is {what}"
-        size_text = f" of {member.size_bytes} bytes" if kind in _WITHOUT_CONTENT else ""
-        raise ShardError(f"The member {named} is {what}{size_text}.", where=place, remedy=_PACK_AGAIN)
-    if extended.is_sparse:
-        raise ShardError(f"The member {named} is a sparse file.", where=place, remedy=_PACK_AGAIN)
-    if member.offset + member.size_bytes > size:
-        expected = f"{member.size_bytes} bytes from {member.offset}, and the file has {size}"
-        raise _ends_within(f"the member {named}", place, expected)
-    if not member.name:
-        return f"{named} has no name"
-    if member.name.startswith("/"):
-        return f"{named} has an absolute name"
-    return f"{named} has a name with `..` in it" if ".." in member.name.split("/") else None
+def _odd_member(member: Member, problem: str, place: str) -> ShardError:
+    return ShardError(f"The member {member.name!r:.200} {problem}.", where=place, remedy=_PACK_AGAIN)
 
 
-def _check_end(file: BinaryIO, position: int, size: int, where: str) -> None:
+def _read_header(file: TarFile, position: int, where: str) -> bytes:
+    """Return the block at a position; of a stream that ends there b""."""
+    place = f"{where}, byte {position}"
+    reached = file.seek(position)
+    if reached < position:  # a stream
+        raise _ends_within("a member", f"{where}, byte {reached}", f"{position} bytes or more")
+    header = file.read(BLOCK)
+    if position == 0 and (compression := compressed_with(header)):
+        raise ShardError(
+            f"The tar is compressed with {compression}: its examples cannot be read one by one.",
+            where=where,
+            remedy="decompress it first; images hardly shrink",
+        )
+    if len(header) == BLOCK or (not header and position and isinstance(file, ForwardReader)):
+        return header
+    raise _ends_within("a header", place, f"{BLOCK} bytes, and there are {len(header)}")
+
+
+def _check_end(file: TarFile, position: int, where: str) -> None:
     """Two blocks of zeros end an archive, and nothing but zeros may follow."""
-    while position < size:
-        file.seek(position)
-        block = file.read(min(2**20, size - position))
+    file.seek(position + BLOCK)
+    position += BLOCK
+    while block := file.read(_SKIP_BYTES):
         rest = block.lstrip(b"\0")
         if rest:
             raise ShardError(
@@ -184,25 +270,8 @@ def _check_pending(extended: _Extended, place: str) -> None:
         raise ShardError("An extended header is followed by no member.", where=place, remedy=_PACK_AGAIN)
 
 
-def _check_plain(file: BinaryIO, where: str) -> None:
-    file.seek(0)
-    start = file.read(6)
-    for magic, name in _COMPRESSED.items():
-        if start.startswith(magic):
-            raise ShardError(
-                f"The tar is compressed with {name}: its examples cannot be read one by one.",
-                where=where,
-                remedy="decompress it first; images hardly shrink",
-            )
-
-
 def _check_sum(header: bytes, position: int, place: str) -> None:
-    stored = _octal(header[148:156])
-    rest = header[:148] + b" " * 8 + header[156:]
-    # Old writers summed signed bytes.
-    if stored is not None and (
-        stored == sum(rest) or stored == sum(rest) - 256 * sum(byte > 127 for byte in rest)
-    ):
+    if _has_right_sum(header):
         return
     raise ShardError(
         "This is no tar file." if position == 0 else "The header of a member fails its checksum.",
@@ -212,12 +281,11 @@ def _check_sum(header: bytes, position: int, place: str) -> None:
     )
 
 
-def _read_at(file: BinaryIO, position: int, length: int, place: str) -> bytes:
-    file.seek(position)
-    content = file.read(length)
-    if len(content) != length:
-        raise _ends_within("a header", place, f"{length} bytes, and there are {len(content)}")
-    return content
+def _has_right_sum(header: bytes) -> bool:
+    stored = _octal(header[148:156])
+    rest = header[:148] + b" " * 8 + header[156:]
+    # Old writers summed signed bytes.
+    return stored is not None and stored in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
 
 
 def _ends_within(what: str, place: str, expected: str) -> ShardError:
@@ -229,7 +297,7 @@ def _ends_within(what: str, place: str, expected: str) -> ShardError:
     )
 
 
-def _content(file: BinaryIO, position: int, size_bytes: int, size: int, place: str) -> bytes:
+def _content(file: TarFile, position: int, size_bytes: int, size: int, place: str) -> bytes:
     if size_bytes > _MOST_EXTENDED_BYTES or position + BLOCK + size_bytes > size:
         raise ShardError(
             f"An extended header claims {size_bytes} bytes.",
@@ -237,7 +305,11 @@ def _content(file: BinaryIO, position: int, size_bytes: int, size: int, place: s
             expected=f"at most {_MOST_EXTENDED_BYTES}, within the file",
             remedy=_PACK_AGAIN,
         )
-    return _read_at(file, position + BLOCK, size_bytes, place)
+    file.seek(position + BLOCK)
+    content = file.read(size_bytes)
+    if len(content) != size_bytes:  # of a stream
+        raise _ends_within("an extended header", place, f"{size_bytes} bytes, and there are {len(content)}")
+    return content
 
 
 def _read_extended(content: bytes, kind: bytes, extended: _Extended, place: str) -> None:

@@ -9,7 +9,8 @@ lines are like.
 import io
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, Literal, cast
 
 import orjson
 
@@ -18,6 +19,7 @@ from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Decoder, Tally, is_byte_aligned
 from outlast.corpus.extent import Extent
 from outlast.corpus.markup import ARTICLE
+from outlast.corpus.recognize import Format, suggest_field
 from outlast.errors import CorpusError
 
 _BLOCK_BYTES = 2**16
@@ -32,22 +34,53 @@ def read_text(config: CorpusConfig, extent: Extent, tally: Tally) -> Iterator[tu
     """Yield (document, place) of a text or jsonl file's extent. Raises CorpusError."""
     file = extent.file
     decoder = Decoder(file.name, file.encoding, config.undecodable, tally)
+    start, end = (0, None) if file.unit_bytes else (extent.start, extent.end)
     with open_binary(file.path, where=file.path) as source:
-        if not is_byte_aligned(file.encoding):
-            source = decoder.stream(source)
-            decoder = Decoder(file.name, "utf-8", config.undecodable, tally)
-        whole = bool(file.unit_bytes)
-        start, end = (0, None) if whole else (extent.start, extent.end)
-        lines = _Lines(source, start, config.max_document_bytes, file.path)
-        if config.format == "jsonl":
-            yield from _read_json_lines(config, lines, end, decoder)
-        elif config.documents == "file":
-            content = lines.rest()
-            yield _text(decoder, content, 0), file.name
-        else:
-            find = _articles if config.markup == "wiki40b" else _blocks
-            for offset, content in find(lines, end):
-                yield _text(decoder, content, offset), f"{file.name}, byte {offset}"
+        yield from read_stream(
+            config,
+            source,
+            decoder,
+            format=file.format,
+            documents=file.documents,
+            where=file.path,
+            start=start,
+            end=end,
+        )
+
+
+def read_stream(
+    config: CorpusConfig,
+    source: io.BufferedIOBase,
+    decoder: Decoder,
+    *,
+    format: Format,
+    documents: Literal["blank_line", "file"],
+    where: str,
+    start: int = 0,
+    end: int | None = None,
+) -> Iterator[tuple[str, str]]:
+    """Yield (document, place) of the documents of a stream that begin at ``start`` to ``end``.
+
+    Args:
+        decoder: names the stream as it stands in a document's place; where: as it stands in errors.
+
+    Raises:
+        CorpusError: what is no text, no JSON, or too long.
+    """
+    name = decoder.file
+    if not is_byte_aligned(decoder.encoding):
+        source = decoder.stream(source)
+        decoder = replace(decoder, encoding="utf-8")
+    lines = _Lines(source, start, config.max_document_bytes, where)
+    if format == "jsonl":
+        yield from _read_json_lines(config, lines, end, decoder)
+    elif documents == "file":
+        content = lines.rest()
+        yield _text(decoder, content, 0), name
+    else:
+        find = _articles if config.markup == "wiki40b" else _blocks
+        for offset, content in find(lines, end):
+            yield _text(decoder, content, offset), f"{name}, byte {offset}"
 
 
 class _Lines:
@@ -246,13 +279,13 @@ def _json_text(record: Any, field: str, place: Place) -> str:
         raise CorpusError(
             f"The line has no field {field!r}; it has {', '.join(map(repr, list(record)[:20])) or 'none'}.",
             where=place(),
-            remedy="set corpus.text_field",
+            remedy=suggest_field(field, record),
         )
     if not isinstance(record[field], str):
         raise CorpusError(
             f"The field {field!r} is {type(record[field]).__name__}, not text.",
             where=place(),
-            remedy="set corpus.text_field",
+            remedy=suggest_field(field, record),
         )
     return record[field]
 
@@ -277,6 +310,8 @@ def _line_place(file: str, lines: _Lines, begin: int, number: int) -> Place:
 
 def _text(decoder: Decoder, content: bytes, offset: int) -> str:
     text = decoder.decode(content, offset)
+    if "\0" in text:
+        text = decoder.without_nul(text, content, offset)
     return text if offset else text.removeprefix(_MARK)
 
 

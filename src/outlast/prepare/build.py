@@ -21,6 +21,7 @@ from outlast.cleaning.scan import ScanJob
 from outlast.corpus.changes import check_remote
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.extent import CorpusFile, PieceJob
+from outlast.corpus.formats import describe_corpus
 from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.errors import ConfigError, OutlastError
 from outlast.logs import format_count, log
@@ -83,7 +84,8 @@ def prepare_data(
     store = open_store(out)
     files = list_corpus(corpus)
     held_out = list_corpus(corpus, held_out=True) if corpus.validation_path is not None else ()
-    num_shards = _choose_num_shards(shards, (*files, *held_out))
+    pieces = _pieces(files, held_out, shards)
+    num_shards = len(pieces)
     words = name_words(shards, segmenter)
     identity, versions = build_identity(corpus, cleaning, tokenizer, num_shards, files, held_out, words)
     rule, versions = _agree(store, identity, versions, cleaning, shards, segmenter)
@@ -92,7 +94,6 @@ def prepare_data(
         log.info("complete already: %s", manifest_url)
         _end(store, manifest_url, shards)
         return manifest_url
-    pieces = _pieces(files, held_out, num_shards)
     scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
     with _runner(shards, ray) as run, noting_failure(store, task):
         trained = _ensure_tokenizer(scan, tokenizer, store, pieces, run, task, tokenizer_wait_seconds)
@@ -201,15 +202,20 @@ def _end(store: Store, manifest_url: str, shards: ShardsConfig) -> None:
     delete_notes(store)
 
 
-def _choose_num_shards(shards: ShardsConfig, files: Sequence[CorpusFile]) -> int:
-    num_bytes = sum(file.size_bytes for file in files)
+def _pieces(
+    files: Sequence[CorpusFile], held_out: Sequence[CorpusFile], shards: ShardsConfig
+) -> list[PieceJob]:
+    """Cut the corpus, and say what is read as what and into how many shards."""
+    num_bytes = sum(file.size_bytes for file in (*files, *held_out))
     num_shards = resolve_num_shards(shards, num_bytes)
-    log.info("corpus: %d files, %sB, %d shards", len(files), format_count(num_bytes), num_shards)
-    return num_shards
-
-
-def _pieces(files: Sequence[CorpusFile], held_out: Sequence[CorpusFile], num_shards: int) -> list[PieceJob]:
     cuts = zip(plan_pieces(files, num_shards), plan_pieces(held_out, num_shards), strict=True)
-    return [
+    pieces = [
         PieceJob(piece=number, extents=extents, held_out=held) for number, (extents, held) in enumerate(cuts)
     ]
+    num_with_text = sum(bool(piece.extents or piece.held_out) for piece in pieces)
+    said = f"{num_with_text} shard{'' if num_with_text == 1 else 's'}"
+    if num_with_text < num_shards:
+        said += f", fewer than {num_shards}: what is compressed or a document as a whole is not cut"
+    apart = f", held out: {describe_corpus(held_out)}" if held_out else ""
+    log.info("corpus: %s%s, %sB, %s", describe_corpus(files), apart, format_count(num_bytes), said)
+    return pieces

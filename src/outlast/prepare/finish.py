@@ -3,6 +3,8 @@
 In: the records of all pieces. Out: ``manifest.json``; from there on there is a data set.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from outlast.build.plan import read_record_as
@@ -10,7 +12,7 @@ from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.drops import read_merged
 from outlast.cleaning.report import make_report, read_report, summarize, write_report
 from outlast.corpus.config import CorpusConfig
-from outlast.errors import CorpusError
+from outlast.corpus.read import nothing_to_train_on
 from outlast.logs import format_count, log
 from outlast.prepare.piece import TOKENIZER_FOLDER, TextRecord
 from outlast.prepare.unknown import tell_unknown
@@ -37,6 +39,13 @@ def finish(
         report = make_report(cleaning, (r.cleaning for r in records if r.cleaning), merged)
         write_report(store, report)
         provenance["cleaning"] = summarize(report)
+    members = _sums(record.members for record in records)
+    if members:
+        provenance["members"] = members
+    if encodings := _sums(record.encodings for record in records):
+        listed = provenance["corpus"]["encodings"]
+        listed.pop("auto")  # of the tars, as they were listed
+        provenance["corpus"]["encodings"] = _sums((listed, encodings))
     entry = TokenizerEntry(
         path=TOKENIZER_FOLDER,
         fingerprint=tokenizer.fingerprint,
@@ -46,15 +55,10 @@ def finish(
     provenance |= tell_unknown(records)
     manifest = make_manifest(records, entry, token_dtype(tokenizer.vocab_size).name, provenance)
     if "train" not in manifest.splits:
-        raise CorpusError(
-            "The corpus holds no document to train on.",
-            expected="text that is more than white space",
-            remedy="check corpus.path, corpus.format and corpus.validation_fraction",
-        )
-    if "validation" not in manifest.splits and (corpus.validation_fraction or corpus.validation_path):
-        log.warning(
-            "no document is held out: raise corpus.validation_fraction, or name corpus.validation_path"
-        )
+        held_out = manifest.provenance["counts"].get("validation", {"documents": 0})
+        raise nothing_to_train_on(0 if corpus.validation_path else held_out["documents"])
+    if "validation" not in manifest.splits:
+        _tell_nothing_held_out(corpus, manifest.provenance["counts"]["train"]["documents"])
     undecodable = manifest.provenance["undecodable_bytes"]
     if undecodable:
         first = ", ".join(
@@ -63,9 +67,48 @@ def finish(
         log.warning("%d undecodable bytes were replaced by U+FFFD, first: %s", undecodable, first)
     warn_of_words(manifest)
     write_manifest(store, manifest)
+    if members:
+        log.info("%s", _describe_members(members))
     for split in manifest.splits:
         counts = manifest.provenance["counts"][split]
         log.info("%s: %d documents, %s tokens", split, counts["documents"], format_count(counts["tokens"]))
+
+
+def _tell_nothing_held_out(corpus: CorpusConfig, num_documents: int) -> None:
+    """Say why there is nothing to evaluate on, where something was asked for."""
+    if corpus.validation_path:
+        log.warning("nothing is held out: the files of corpus.validation_path hold no document")
+    elif corpus.validation_fraction and num_documents == 1:
+        log.warning(
+            "the corpus is one document: all of it is trained on, in one shard; nothing can be held out, and "
+            "no sentence pairs can be made. If it is several documents, say what ends one (corpus.documents, "
+            "blank lines between them); to evaluate, name other text as corpus.validation_path"
+        )
+    elif corpus.validation_fraction:
+        log.warning(
+            "nothing is held out: of %d documents each had a chance of %g. Raise "
+            "corpus.validation_fraction, or name corpus.validation_path",
+            num_documents,
+            corpus.validation_fraction,
+        )
+
+
+def _describe_members(members: dict[str, int]) -> str:
+    read, left_out = members.get("read", 0), members.get("left_out", 0)
+    others = [
+        f"{count} {kind.removesuffix('s') if count == 1 else kind}"
+        for kind, count in members.items()
+        if kind not in ("read", "left_out")
+    ]
+    others += [f"{left_out} by corpus.include and corpus.exclude"] if left_out else []
+    return f"tars: {read} members read" + (f"; passed over: {', '.join(others)}" if others else "")
+
+
+def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
 
 
 def read_cleaning_report(url: str) -> dict[str, Any]:

@@ -43,14 +43,20 @@ def build_identity(
     corpus_values = to_dict(corpus)
     corpus_values.pop("path")
     corpus_values["validation_path"] = corpus.validation_path is not None
+    # As it was resolved, so that builds from before "auto" are gone on with.
+    formats = {file.format for file in (*files, *held_out) if file.size_bytes}
+    corpus_values["format"] = formats.pop() if len(formats) == 1 else "auto"
+    units = {file.documents for file in (*files, *held_out) if file.size_bytes}
+    corpus_values["documents"] = units.pop() if len(units) == 1 else "auto"
+    is_mixed = corpus_values["format"] == "auto"
     identity = {
         "corpus": corpus_values,
         **({"cleaning": to_dict(cleaning)} if cleaning.is_on else {}),
         "tokenizer": {key: value for key, value in tokenizer_values.items() if key != "path"},
         "num_shards": num_shards,
         **({"words": words} if words != "none" else {}),
-        "files": {file.name: _describe_file(file) for file in files},
-        "held_out_files": {file.name: _describe_file(file) for file in held_out},
+        "files": {file.name: _describe_file(file, is_mixed) for file in files},
+        "held_out_files": {file.name: _describe_file(file, is_mixed) for file in held_out},
     }
     return identity, {"outlast": __version__, library: version(library)}
 
@@ -75,8 +81,14 @@ def agree_on_build(
     return begun
 
 
-def _describe_file(file: CorpusFile) -> list[str | int]:
-    return [file.size_bytes, file.digest, file.encoding]
+def _describe_file(file: CorpusFile, is_mixed: bool) -> list[str | int]:
+    """Return what tells a file, what it is read as where that is not the same for all, and of a tar which of
+    its members count.
+    """
+    values: list[str | int] = [file.size_bytes, file.digest, file.encoding]
+    values += [file.format] if is_mixed else []
+    values += ["tar", file.tar.folder, file.tar.taken_whole] if file.tar else []
+    return values
 
 
 def describe_files(files: Sequence[CorpusFile], held_out: Sequence[CorpusFile]) -> dict[str, Any]:

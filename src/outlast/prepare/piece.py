@@ -6,7 +6,7 @@ the piece as finished. Memory is bounded: documents stream to the tokenizer in b
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from outlast.build.plan import write_record
@@ -57,10 +57,14 @@ class TextRecord(PieceRecord):
     Attributes:
         cleaning: what cleaning did to its documents, None where there was none.
         unknown: what the vocabulary does not know of them, None where an older version did not count it.
+        members: of tars, by what became of them: read, left_out, folders, links, devices.
+        encodings: of members whose encoding was detected.
     """
 
     cleaning: CleaningTally | None = None
     unknown: UnknownTally | None = None
+    members: dict[str, int] = field(default_factory=dict[str, int])
+    encodings: dict[str, int] = field(default_factory=dict[str, int])
 
 
 class _Document(NamedTuple):
@@ -126,6 +130,8 @@ class PieceBuilder:
                 undecodable=[(place.file, place.offset, place.num_bytes) for place in tally.undecodable],
                 cleaning=cleaned if self.job.cleaning.is_on else None,
                 unknown=splits.unknown.tally(),
+                members=dict(sorted(tally.members.items())),
+                encodings=dict(sorted(tally.encodings.items())),
             )
         write_record(self.store, record)
         return record

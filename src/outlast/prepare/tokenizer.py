@@ -12,7 +12,7 @@ from outlast.cleaning.tally import CleaningTally
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
 from outlast.corpus.extent import PieceJob
-from outlast.corpus.read import read_documents, split_chooser
+from outlast.corpus.read import nothing_to_train_on, read_documents, split_chooser
 from outlast.errors import TokenizerError
 from outlast.logs import ProgressLine, log
 from outlast.prepare.identity import read_existing
@@ -68,13 +68,14 @@ def _training_documents(
     stage = DocumentCleaning(cleaning, store)
     sizes = [sum(extent.size_bytes for extent in piece.extents) for piece in pieces]
     began = time.monotonic()
-    num_documents = num_bytes = done = 0
+    num_documents = num_bytes = num_chosen = done = 0
     with ProgressLine("text for the tokenizer", sum(sizes)) as line:
         for piece, size in zip(pieces, sizes, strict=True):
             tally = Tally()
             read = read_documents(corpus, piece.extents, tally)
             for text in stage.clean(read, piece.piece, "corpus", CleaningTally()):
                 if choose(text.encode()) == "train":
+                    num_chosen += 1
                     yield text
                 if line.is_due():
                     counts = num_documents + tally.documents, num_bytes + tally.text_bytes, 0
@@ -85,3 +86,5 @@ def _training_documents(
                 num_bytes + tally.text_bytes,
                 done + size,
             )
+    if not num_chosen and not cleaning.is_on:
+        raise nothing_to_train_on(num_documents)

@@ -1,8 +1,8 @@
 """Train a tokenizer from a stream of documents, under a stated memory ceiling.
 
-In: a configuration and a way to read the documents. Out: a tokenizer folder in a store. The estimate is told
-before the work, the text is reduced until it fits, and nothing is written before everything is known to be
-right.
+In: a configuration and a way to read the documents. Out: a tokenizer folder in a store. The text is reduced
+until it fits, the estimate for it is told before the work, and nothing is written before everything is known
+to be right.
 """
 
 import hashlib
@@ -41,21 +41,21 @@ def train_tokenizer(
 ) -> TokenizerManifest:
     """Train a tokenizer and write it under ``<prefix>/`` of the store, its manifest last.
 
-    The stream is read once; the chosen documents stay in memory. ``report`` gets one line at a time: the
-    memory estimate, what was chosen, what was made.
+    The stream is read once; the chosen documents stay in memory. ``report`` gets one line at a time: what was
+    chosen, with the memory that training on it takes, and what was made.
 
     Raises:
         TokenizerError: an empty corpus, or a vocabulary size that does not fit the text (the message has one
         that does).
     """
-    max_bytes = _training_bytes(config, report)
+    max_bytes = _training_bytes(config)
     text = choose_documents(documents(), max_bytes=max_bytes, seed=config.seed)
     if not text.documents:
         raise TokenizerError(
             f"There is no text to train a tokenizer on: {text.num_documents_seen} documents, all empty.",
             remedy="check corpus.path and the reader's options",
         )
-    report(_describe(text))
+    report(_describe(config, text, max_bytes))
     model = _train(config, text)
     manifest = _make_manifest(config, text, model)
     refuse_reachable(make_tokenizer(manifest, model), config.control_symbols)
@@ -73,23 +73,23 @@ def _memory_factor(config: TokenizerConfig) -> float:
     return _BYTE_LEVEL_FACTOR if config.byte_level else _MEMORY_FACTORS[config.library, config.kind]
 
 
-def _training_bytes(config: TokenizerConfig, report: Callable[[str], None]) -> int:
-    room = config.memory_limit_bytes - _BASE_BYTES
-    fitting = int(room / _memory_factor(config))
-    max_bytes = min(config.sample_bytes, fitting)
-    line = f"tokenizer: {config.kind} by {config.library} on at most {_mib(max_bytes)} of text, "
-    line += f"peak memory at most about {_mib(estimate_memory_bytes(config, max_bytes))}"
-    if max_bytes < config.sample_bytes:
-        line += f" (less than {_mib(config.sample_bytes)} to stay under {_mib(config.memory_limit_bytes)})"
-    report(line)
-    return max_bytes
+def _training_bytes(config: TokenizerConfig) -> int:
+    """Return the most text to train on: what is asked for, or what fits into the memory."""
+    fitting = int((config.memory_limit_bytes - _BASE_BYTES) / _memory_factor(config))
+    return min(config.sample_bytes, fitting)
 
 
-def _describe(text: TrainingText) -> str:
-    return (
-        f"tokenizer: training on {len(text.documents)} of {text.num_documents_seen} documents, "
-        f"{_mib(text.size_bytes)} of {_mib(text.bytes_seen)}"
+def _describe(config: TokenizerConfig, text: TrainingText, max_bytes: int) -> str:
+    line = f"tokenizer: {config.kind} by {config.library} on {len(text.documents)} of "
+    line += (
+        f"{text.num_documents_seen} documents, {_mib(text.size_bytes)} of {_mib(text.bytes_seen)} of text, "
     )
+    line += f"peak memory at most about {_mib(estimate_memory_bytes(config, text.size_bytes))}"
+    if text.size_bytes < text.bytes_seen and max_bytes < config.sample_bytes:
+        line += (
+            f" (less text than {_mib(config.sample_bytes)}, to stay under {_mib(config.memory_limit_bytes)})"
+        )
+    return line
 
 
 def _train(config: TokenizerConfig, text: TrainingText) -> bytes:
