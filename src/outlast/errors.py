@@ -15,7 +15,7 @@ do. The command line prints the message alone; ``--debug`` adds the traceback.
     ├── SealError              JSON that fails its own digest; who reads it makes it an error of its own
     ├── CheckpointError
     │   ├── DamagedCheckpoint  bytes that fail their digest
-    │   └── Fenced             another attempt owns the run now
+    │   └── Fenced             this attempt owns the run no more
     ├── RunError               a run that cannot start or go on
     └── Preempted              asked to leave; everything is saved (exit code 75)
 """

@@ -1,5 +1,6 @@
 """Claiming a run: who may, who must wait, who has lost it."""
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,8 +13,10 @@ from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.lineage import claim_name, heartbeat_name
 from outlast.checkpoint.liveness import Clock, ProcessIdentity, is_gone, same_machine, this_process
+from outlast.checkpoint.save import CheckpointWriter
 from outlast.errors import Fenced, RunError, StorageError, StoreUnreachable
 from outlast.storage import Chunks, LocalStore, Store
+from support.lives import arrays_of
 
 Claim = Callable[[Store, str], Attempt]
 LIMIT = CheckpointConfig().heartbeat_limit_seconds
@@ -231,3 +234,33 @@ def test_history_tells_lives_and_steps(store: LocalStore, claim: Claim, clock: C
         (1, 30.0, 17, False),
         (2, 0.0, None, True),
     ]
+
+
+@pytest.mark.parametrize("what", ["renamed", "emptied"])
+def test_an_owner_whose_folder_is_gone_stops_and_makes_none(
+    store: LocalStore, claim: Claim, tmp_path: Path, what: str
+) -> None:
+    owner = claim(store, "first")
+    owner.beat()
+    if what == "renamed":
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+    else:
+        shutil.rmtree(tmp_path / "run" / "attempts")
+    with pytest.raises(Fenced, match="claim of attempt 1 is gone") as caught:
+        owner.beat()
+    assert "put the folder back" in str(caught.value)
+    with pytest.raises(Fenced):
+        owner.check_owned_locally()
+    owner.close()
+    assert not (tmp_path / "run" / "attempts").exists()
+
+
+def test_a_save_into_a_folder_that_is_gone_makes_none(
+    tmp_path: Path, start: Callable[[Store, str], tuple[Attempt, CheckpointWriter]]
+) -> None:
+    store = LocalStore(tmp_path / "run")
+    _, writer = start(store, "first")
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    with pytest.raises(Fenced, match="renamed"):
+        writer.save(10, arrays_of(10), wait=True)
+    assert not (tmp_path / "run" / "data").exists()

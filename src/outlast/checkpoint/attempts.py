@@ -80,9 +80,14 @@ class Attempt:
         self._thread.start()
 
     def beat(self, *, closed: bool = False) -> None:
-        """Write one heartbeat, then look for a later claim. Raises Fenced, StorageError."""
+        """Look for the own claim, write one heartbeat, then look for a later claim.
+
+        The own claim comes first: where the run's folder was renamed or emptied, a heartbeat would make a
+        folder of its old name, and training would go on into nothing. Raises Fenced, StorageError.
+        """
         with self._writing:
             begun = self._clock.now()
+            self._look_for_own_claim()
             self._counter += 1
             heartbeat = {
                 "version": 1,
@@ -141,7 +146,7 @@ class Attempt:
         if self._fenced:
             raise self._fenced
         if self._age() <= self._config.heartbeat_limit_seconds:
-            self.store.retry(self._look_for_later_claim)
+            self.store.retry(self._look_for_claims)
             return
         try:
             self.store.retry(self.beat)
@@ -156,7 +161,7 @@ class Attempt:
         ) as error:  # a full disk: nobody else can claim on it either, and no later claim is there
             self._report(f"the heartbeat cannot be written: {error.message}")
             begun = self._clock.now()
-            self.store.retry(self._look_for_later_claim)
+            self.store.retry(self._look_for_claims)
             self._confirmed = begun
 
     def check_owned_locally(self) -> None:
@@ -210,17 +215,31 @@ class Attempt:
     def _age(self) -> float:
         return self._clock.now() - self._confirmed
 
+    def _look_for_claims(self) -> None:
+        self._look_for_own_claim()
+        self._look_for_later_claim()
+
+    def _look_for_own_claim(self) -> None:
+        """A claim is never deleted, so one that is missing went with its folder."""
+        if not self.store.exists(claim_name(self.number)):
+            raise self._fence(
+                f"The claim of attempt {self.number} is gone: the run's folder was renamed, emptied or "
+                f"deleted while this process trained; it stops.",
+                remedy="put the folder back, and give the same line again: it goes on from the newest "
+                "checkpoint there",
+            )
+
     def _look_for_later_claim(self) -> None:
         """Later claims follow without a gap, so one name tells."""
         if self.store.exists(claim_name(self.number + 1)):
             raise self._fence(f"Attempt {self.number + 1} has claimed the run; attempt {self.number} stops.")
 
-    def _fence(self, message: str) -> Fenced:
-        self._fenced = Fenced(
-            message,
-            where=self.store.url,
-            remedy="nothing: what this attempt committed before is kept, the new owner goes on",
-        )
+    def _fence(
+        self,
+        message: str,
+        remedy: str = "nothing: what this attempt committed before is kept, the new owner goes on",
+    ) -> Fenced:
+        self._fenced = Fenced(message, where=self.store.url, remedy=remedy)
         return self._fenced
 
     def _keep_beating(self) -> None:

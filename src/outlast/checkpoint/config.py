@@ -37,6 +37,15 @@ class CheckpointConfig:
     verify_after_save: Operation[bool] = True
     """Read every checkpoint back after it was committed and compare its digests."""
 
+    max_failed_saves: Operation[Annotated[int, pydantic.Field(ge=1)]] = 10
+    """After so many saves in a row that failed, training pauses and tries until one succeeds."""
+
+    max_unsaved_seconds: Operation[Annotated[float, pydantic.Field(gt=0)]] = 3600.0
+    """The same after so long without a save that succeeded, once one has failed."""
+
+    give_up_seconds: Operation[Annotated[float, pydantic.Field(gt=0)]] = 1800.0
+    """A paused run ends with exit code 1 when no save has succeeded for so long."""
+
     heartbeat_seconds: Operation[Annotated[float, pydantic.Field(gt=0)]] = 10.0
     """Time between two signs of life of the process that owns the run."""
 

@@ -67,7 +67,7 @@ class CheckpointWriter:
         report: told of saves that fail and of what is deleted.
 
     ``last_error`` is the error of the latest save, None where it went well; ``num_failed`` and
-    ``num_committed`` count.
+    ``num_committed`` count, ``num_failed_in_a_row`` since the last one that went well.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class CheckpointWriter:
         self.last_step: int | None = None
         self.last_save_seconds: float | None = None
         self.num_failed = 0
+        self.num_failed_in_a_row = 0
         self.num_committed = 0
         self._store = store
         self._config = config
@@ -149,7 +150,7 @@ class CheckpointWriter:
             False where another save is still running and this one was left out.
 
         Raises:
-            Fenced: a later attempt owns the run.
+            Fenced: this attempt owns the run no more.
             OutlastError: with ``wait``, what went wrong.
         """
         self.raise_if_fenced()
@@ -209,11 +210,13 @@ class CheckpointWriter:
         try:
             self._save(job)
             self.last_error = None
+            self.num_failed_in_a_row = 0
         except Fenced as error:
             self._fenced = error
             self.last_error = error
         except Exception as error:  # whatever it is, it must reach the caller and must not end training
             self.num_failed += 1
+            self.num_failed_in_a_row += 1
             self.last_error = (
                 error if isinstance(error, OutlastError) else CheckpointError(f"Saving failed: {error!r}")
             )
@@ -222,6 +225,7 @@ class CheckpointWriter:
         self._cost_seconds = self.last_save_seconds if job.blocking_seconds is None else job.blocking_seconds
 
     def _save(self, job: _Job) -> None:
+        self._attempt.check_owned()  # a folder that is gone is not made again by the first part
         if self._preemption_seconds is None:
             self._preemption_seconds = mean_seconds_between_preemptions(self._attempt.history())
         self._find_parent()
