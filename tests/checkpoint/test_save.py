@@ -1,5 +1,6 @@
 """Saving: in the background, in the face of full disks, zombies and kills."""
 
+import os
 import random
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.format import ArraySlice
 from outlast.checkpoint.lineage import CommitKey
 from outlast.checkpoint.restore import list_commits, restore_newest
+from outlast.checkpoint.retain import GRACE_SECONDS
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.errors import CheckpointError, DamagedCheckpoint, Fenced, StorageError
 from outlast.storage import Chunks, LocalStore, Store
+from support.lives import CONFIG
 
 State = dict[str, NDArray[np.generic]]
 Start = Callable[[Store, str], tuple[Attempt, CheckpointWriter]]
@@ -268,6 +271,7 @@ import numpy as np
 from outlast.checkpoint.attempts import claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.restore import restore_newest
+from outlast.checkpoint.retain import GRACE_SECONDS
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.storage import LocalStore
 
@@ -335,10 +339,21 @@ def test_what_dead_attempts_left_is_cleaned_up(
     save_steps(store, [10])
     store.create("data/000000000020/1-dead/part-00000.safetensors", [b"never committed"])
     (tmp_path / f"data/000000000020/1-dead/.tmp-{'a' * 32}").write_bytes(b"half")
-    attempt, writer = start(store, "second")
+    dead = tmp_path / "data/000000000020/1-dead/part-00000.safetensors"
+    told: list[str] = []
+    attempt, _ = start(store, "second")
+    writer = CheckpointWriter(store, CONFIG, attempt, {"seed": 1}, {}, report=told.append)
     save(writer, 20, state(20))
-    assert sorted(path.name.split("-")[0] for path in (tmp_path / "data/000000000020").iterdir()) == ["2"]
+    assert sorted(path.name for path in dead.parent.iterdir()) == [dead.name], "kept for a day"
+    assert told == [
+        "15 bytes of unfinished saves of earlier attempts are kept for a day: step 20 of attempt 1"
+    ]
+    attempt.close()
+    a_day_ago = dead.stat().st_mtime - GRACE_SECONDS
+    os.utime(dead, (a_day_ago, a_day_ago))
+    attempt, writer = start(store, "third")
     save(writer, 30, state(30))
+    assert sorted(path.name.split("-")[0] for path in (tmp_path / "data/000000000020").iterdir()) == ["2"]
     attempt.close()
 
 

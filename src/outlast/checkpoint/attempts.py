@@ -43,7 +43,8 @@ class Attempt:
     """One life of the training process, and its right to write.
 
     ``number`` grows with every claim. ``last_step`` is the newest step reached, told by the train loop
-    through the checkpoint writer and kept in the heartbeat for the history.
+    through the checkpoint writer. ``acknowledged`` is the newest commit that this attempt counts on: a run
+    that misses it later has lost its commits. The heartbeat keeps both.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Attempt:
         self.restored_step: int | None = None
         self.restored_commit: str | None = None
         self.last_step: int | None = None
+        self.acknowledged: str | None = None
         self._config = config
         self._clock = clock
         self._report = report
@@ -95,6 +97,7 @@ class Attempt:
                 "counter": self._counter,
                 "closed": closed,
                 "last_step": self.last_step,
+                "committed": self.acknowledged,
                 "now": begun,
                 "wall": self._clock.wall(),
             }
@@ -120,9 +123,23 @@ class Attempt:
         record = {"version": 1, "attempt": self.number, "step": step, "commit": commit_name}
         self.store.create_or_confirm(record_name(self.number), [seal(record)])
         self.restored_step = step
-        self.restored_commit = commit_name
+        self.restored_commit = self.acknowledged = commit_name
         self.last_step = step if self.last_step is None else max(step, self.last_step)
         _log.debug("attempt %d starts from step %d", self.number, step)
+
+    def acknowledge(self, commit_name: str) -> None:
+        """Name a commit in the heartbeat, now: whoever comes next will miss it where it is gone.
+
+        Raises:
+            Fenced: this attempt owns the run no more.
+        """
+        self.acknowledged = commit_name
+        try:
+            self.beat()
+        except Fenced:
+            raise
+        except OutlastError as error:  # the next heartbeat names it
+            self._report(f"the heartbeat cannot be written: {error.message}")
 
     def commit_of(self, step: int) -> CommitKey:
         """Return the commit, made or to be made, that holds this attempt's state of a step.

@@ -17,6 +17,7 @@ ATTEMPTS = "attempts/"
 
 _COMMIT = re.compile(r"commits/(\d{12})-([1-9]\d{0,11})\.json")
 _PREFIX = re.compile(r"data/(\d{12})/([1-9]\d{0,11})-[^/]+/")
+_LIST = re.compile(r"data/\d{12}/[1-9]\d{0,11}-[^/]+/commit\.json")
 _ATTEMPT = re.compile(r"attempts/([1-9]\d{0,11})\.(json|heartbeat|from\.json)")
 
 
@@ -49,6 +50,16 @@ def parse_data_name(name: str) -> CommitKey | None:
     """Return the step and attempt that a data object was written for, None for any other name."""
     match = _PREFIX.match(name)
     return CommitKey(int(match[1]), int(match[2])) if match else None
+
+
+def list_name(prefix: str) -> str:
+    """Return the name of the sealed list of the parts below a prefix: the commit, before it is one."""
+    return f"{prefix}commit.json"
+
+
+def is_list_name(name: str) -> bool:
+    """Whether a name is that of a sealed list of parts."""
+    return _LIST.fullmatch(name) is not None
 
 
 def claim_name(attempt: int) -> str:

@@ -50,6 +50,26 @@ def list_keys(store: Store) -> list[CommitKey]:
     return sorted(key for info in infos if (key := parse_commit_name(info.name)))
 
 
+def newest_known(store: Store, *, up_to: int | None = None) -> CommitKey | None:
+    """Return the newest commit of which the run is known to have had it: the one that the newest record
+    restored, or the last one that its attempt acknowledged, as its heartbeat names it. None: none is known.
+
+    No other attempt has a newer one that counts, by the rule of the line. A commit that retention removed is
+    never it: the one that an attempt restored outlives the attempt, and of its own the newest stay.
+
+    Args:
+        up_to: leave out the attempts above this number.
+    """
+    recorded = read_recorded(store, up_to=up_to)
+    if not recorded:
+        return None
+    newest = max(recorded)
+    heartbeat = read_sealed(store, heartbeat_name(newest)) or {}
+    acknowledged = heartbeat.get("committed")
+    named = parse_commit_name(acknowledged) if isinstance(acknowledged, str) else None
+    return max((key for key in (recorded[newest].commit, named) if key), default=None)
+
+
 def newest_attempt(store: Store) -> int:
     """Return the largest number in use, 0 for none.
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.checkpoint.format import MAX_COMMIT_BYTES, Commit, Part, Slice, numpy_dtype, parse_commit
-from outlast.checkpoint.lineage import UNREADABLE, CommitKey, ignored_because, line_of
+from outlast.checkpoint.lineage import DATA, UNREADABLE, CommitKey, ignored_because, line_of, parse_data_name
 from outlast.checkpoint.owner import Report
-from outlast.checkpoint.records import list_keys, read_recorded
+from outlast.checkpoint.records import list_keys, newest_known, read_recorded
 from outlast.errors import CheckpointError, DamagedCheckpoint, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage import Store
 
@@ -73,6 +73,7 @@ def restore_newest(
         None where the run has no checkpoint at all.
 
     Raises:
+        CheckpointError: to an owner, where the newest commit that the run is known to have is gone.
         DamagedCheckpoint: there are checkpoints and none is usable; starting anew is for a person to decide.
         StoreUnreachable: the store did not answer until the deadline.
     """
@@ -80,6 +81,8 @@ def restore_newest(
     if attempt_number is not None:
         keys = [key for key in keys if key.attempt <= attempt_number]
     recorded = read_recorded(store, up_to=attempt_number)
+    if attempt_number is not None:
+        refuse_lost(store, keys, attempt_number)
     skipped: list[tuple[str, str]] = []
     for key in line_of(keys, recorded):
         try:
@@ -108,6 +111,39 @@ def restore_commit(store: Store, key: CommitKey, *, prefix: str = "") -> Restore
     """
     commit = read_commit(store, key.name)
     return Restored(commit=commit, arrays=_read_arrays(store, commit, prefix), skipped=[])
+
+
+def refuse_lost(store: Store, keys: Sequence[CommitKey], attempt_number: int) -> None:
+    """Stop a new owner where the newest commit that its run is known to have is gone, and no newer one there.
+
+    Without this a lost folder would be a silent new run, whose retention takes away the data that are left.
+
+    Args:
+        keys: of the commits of earlier attempts.
+
+    Raises:
+        CheckpointError: it is gone. Says what is known, and what is left.
+    """
+    known = newest_known(store, up_to=attempt_number)
+    line = line_of(keys, read_recorded(store, up_to=attempt_number))
+    if known is None or (line and line[0] >= known):
+        return
+    left: dict[CommitKey, int] = {}
+    for info in store.retry(lambda: store.list(DATA)):
+        if key := parse_data_name(info.name):
+            left[key] = left.get(key, 0) + info.size_bytes
+    data = ", ".join(
+        f"step {key.step} of attempt {key.attempt} ({size} bytes)" for key, size in sorted(left.items())
+    )
+    steps = ", ".join(f"step {key.step}" for key in reversed(line))
+    raise CheckpointError(
+        f"The newest checkpoint that this run is known to have is gone: step {known.step} of attempt "
+        f"{known.attempt}. There are the checkpoints of {steps or 'no step'}, "
+        f"and data of {data or 'no step'}.",
+        where=f"{store.url}/{known.name}",
+        remedy=f"put the folder commits/ back; or `outlast checkpoint recover {store.url}`, which rebuilds "
+        "what the data allow; or start anew with another --run-dir",
+    )
 
 
 def read_commit(store: Store, name: str) -> Commit:
@@ -156,9 +192,17 @@ def verify_commit(store: Store, name: str) -> list[str]:
         StoreUnreachable: the store did not answer until the deadline.
     """
     try:
-        commit = read_commit(store, name)
+        return verify_parts(store, read_commit(store, name))
     except DamagedCheckpoint as error:
         return [str(error)]
+
+
+def verify_parts(store: Store, commit: Commit) -> list[str]:
+    """Read every byte that a commit names and return what is wrong with it; empty: all is well.
+
+    Raises:
+        StoreUnreachable: the store did not answer until the deadline.
+    """
     problems: list[str] = []
     for part, slices in _slices_by_part(commit, commit.slices):
         for check in (

@@ -7,17 +7,26 @@ may be all that its successor has.
 """
 
 import logging
+import math
+import time
 from collections.abc import Container, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from outlast.checkpoint.attempts import Attempt
 from outlast.checkpoint.config import CheckpointConfig
-from outlast.checkpoint.lineage import DATA, CommitKey, ignored_because, parse_data_name
+from outlast.checkpoint.lineage import DATA, CommitKey, heartbeat_name, ignored_because, parse_data_name
+from outlast.checkpoint.owner import Report
 from outlast.checkpoint.records import list_keys, read_recorded
 from outlast.storage import Store
 
 _log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 24 * 3600.0
+"""How long what no commit names is kept."""
+
+_LOOK_SECONDS = 3600.0
+"""Between two looks for what is kept."""
 
 
 class Candidate(NamedTuple):
@@ -98,11 +107,14 @@ def best_committed(ranking: Sequence[int], committed: Container[int]) -> int | N
 class Retention:
     """Deletes what a run no longer needs, on behalf of one attempt."""
 
-    def __init__(self, store: Store, config: CheckpointConfig, attempt: Attempt) -> None:
+    def __init__(
+        self, store: Store, config: CheckpointConfig, attempt: Attempt, report: Report = _log.info
+    ) -> None:
         self._store = store
+        self._report = report
         self._config = config
         self._attempt = attempt
-        self._cleaned = False
+        self._look_at = 0.0
 
     def run(self, verified: AbstractSet[CommitKey], ranking: Sequence[int] = ()) -> list[CommitKey]:
         """Delete what may go and return it.
@@ -132,9 +144,9 @@ class Retention:
             self._delete(key.name)
             self._delete_data(key)
             deleted.append(key)
-        if not self._cleaned:
-            self._delete_orphans()
-            self._cleaned = True
+        if time.monotonic() >= self._look_at:
+            kept_bytes = self._delete_orphans()
+            self._look_at = time.monotonic() + (_LOOK_SECONDS if kept_bytes else math.inf)
         return deleted
 
     def _candidates(self) -> list[Candidate]:
@@ -142,24 +154,45 @@ class Retention:
         recorded = read_recorded(self._store)
         return [Candidate(key=key, in_line=ignored_because(key, recorded) is None) for key in keys]
 
-    def _delete_orphans(self) -> None:
-        """Delete data that earlier attempts wrote and never committed.
+    def _delete_orphans(self) -> int:
+        """Delete data that earlier attempts wrote and never committed, a day after the last of them was
+        written; return the bytes that are kept until then.
 
         Should such an attempt wake up and commit after all, its commit lies beyond the step this attempt
         restored and so outside the line: nobody will miss its data. The commit is looked up by name, since a
-        listing may lag.
+        listing may lag. The run's newest known commit was there when its owner began, and it has committed
+        since. The day is for what nobody thought of, and for `checkpoint recover`; the store's own clock
+        counts it, from the data to this attempt's heartbeat.
         """
         store = self._store
-        infos = store.retry(lambda: store.list(DATA))
-        names = [info.name for info in infos] + list(store.list_leftovers(DATA))
-        keys = {
-            key for name in names if (key := parse_data_name(name)) and key.attempt < self._attempt.number
-        }
-        for key in sorted(keys):
-            if not store.retry(lambda key=key: store.exists(key.name)):
+        sizes: dict[CommitKey, int] = {}
+        newest: dict[CommitKey, float] = {}
+        for info in store.retry(lambda: store.list(DATA)):
+            key = parse_data_name(info.name)
+            if key and key.attempt < self._attempt.number:
+                sizes[key] = sizes.get(key, 0) + info.size_bytes
+                newest[key] = max(newest.get(key, 0.0), info.modified)
+        orphans = [key for key in sorted(sizes) if not store.retry(lambda key=key: store.exists(key.name))]
+        now = self._store_seconds() if orphans else 0.0
+        kept = [key for key in orphans if now - newest[key] < GRACE_SECONDS]
+        for key in orphans:
+            if key not in kept:
                 self._attempt.check_owned()
                 self._delete_data(key)
         self._delete_leftovers()
+        kept_bytes = sum(sizes[key] for key in kept)
+        if kept:
+            steps = ", ".join(f"step {key.step} of attempt {key.attempt}" for key in kept)
+            self._report(
+                f"{kept_bytes} bytes of unfinished saves of earlier attempts are kept for a day: {steps}"
+            )
+        return kept_bytes
+
+    def _store_seconds(self) -> float:
+        """Return the store's time: when it took this attempt's latest heartbeat."""
+        name = heartbeat_name(self._attempt.number)
+        infos = self._store.retry(lambda: self._store.list(name))
+        return max((info.modified for info in infos if info.name == name), default=0.0)
 
     def _delete_leftovers(self) -> None:
         for name in self._store.list_leftovers(DATA):

@@ -31,7 +31,7 @@ from outlast.checkpoint.format import (
     whole_arrays,
 )
 from outlast.checkpoint.interval import mean_seconds_between_preemptions, seconds_to_next_save
-from outlast.checkpoint.lineage import CommitKey
+from outlast.checkpoint.lineage import CommitKey, list_name
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.restore import read_commit, verify_commit
 from outlast.checkpoint.retain import Retention
@@ -92,7 +92,7 @@ class CheckpointWriter:
         self._identity = _to_plain(identity)
         self._mesh = _to_plain(mesh)
         self._report = report
-        self._retention = Retention(store, config, attempt)
+        self._retention = Retention(store, config, attempt, report)
         self._verified: set[CommitKey] = set()
         self._withdrawn: set[CommitKey] = set()
         self._ranking: Sequence[int] = ()
@@ -242,6 +242,7 @@ class CheckpointWriter:
         try:
             _log.debug("step %d: writing its arrays", job.step)
             commit, content = encode_commit(self._write_parts(job, prefix))
+            self._store.create_or_confirm(list_name(prefix), [content])  # what `checkpoint recover` reads
             self._attempt.check_owned()
         except Exception:
             self._discard(prefix)  # no commit can name it
@@ -252,6 +253,7 @@ class CheckpointWriter:
         _log.debug("step %d: committed", job.step)
         is_right = not self._config.verify_after_save or self._verify(commit)
         self._attempt.check_owned()  # only now it is certain that every later attempt will see this commit
+        self._attempt.acknowledge(commit.name)
         self.num_committed += 1
         self.last_step = job.step
         self._parent = Parent(name=commit.name, sha256=commit.sha256)

@@ -1,4 +1,4 @@
-"""The verbs about a run's checkpoints: list, verify, digest."""
+"""The verbs about a run's checkpoints: list, verify, digest, recover."""
 
 import json
 from typing import Any
@@ -76,3 +76,42 @@ def checkpoint_digest(run_dir: str, step: int | None, best: bool, as_json: bool)
 
     digest = digest_run(run_dir, step=step, best=best)
     click.echo(json.dumps(digest) if as_json else f"{digest['step']} {digest['sha256']}")
+
+
+@checkpoint.command("recover")
+@click.argument("run_dir")
+@click.option(
+    "--go-on-from",
+    type=click.IntRange(0),
+    metavar="STEP",
+    help="Give up what is lost, and let the run go on from this step.",
+)
+@json_option
+def checkpoint_recover(run_dir: str, go_on_from: int | None, as_json: bool) -> int:
+    """Make lost commits again, as far as the data are whole.
+
+    For a run that stops since its newest checkpoint is gone. Nothing is deleted. Exit code 1 where it is
+    still missing.
+    """
+    from dataclasses import asdict
+
+    from outlast.checkpoint.recover import recover_run
+    from outlast.logs import log
+
+    found = recover_run(run_dir, go_on_from=go_on_from, report=log.warning)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+    else:
+        click.echo(f"rebuilt: {_listed(found.rebuilt)}; checkpoints that are there: {_listed(found.steps)}")
+        if found.lost_step is not None and found.steps:
+            give_up = f"outlast checkpoint recover {run_dir} --go-on-from {found.steps[-1]}"
+            click.echo(f"Step {found.lost_step} is still missing. To give it up: {give_up}")
+        elif found.lost_step is not None:
+            click.echo(
+                f"Step {found.lost_step} is lost with all before it: start anew with another --run-dir."
+            )
+    return 1 if found.lost_step is not None else 0
+
+
+def _listed(steps: list[int]) -> str:
+    return ", ".join(f"step {step}" for step in steps) or "none"

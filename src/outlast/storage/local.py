@@ -86,7 +86,9 @@ class LocalStore(Store):
         for path in self._walk(prefix):
             if not _TEMPORARY.fullmatch(path.name):
                 try:
-                    found.append(ObjectInfo(path.relative_to(self.root).as_posix(), path.stat().st_size))
+                    told = path.stat()
+                    name = path.relative_to(self.root).as_posix()
+                    found.append(ObjectInfo(name, told.st_size, told.st_mtime))
                 except FileNotFoundError:
                     continue  # deleted while we looked
         return sorted(found)

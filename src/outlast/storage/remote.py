@@ -100,7 +100,9 @@ class ObjectStore(Store):
         try:
             for page in obstore.list(self._store, folder or None):
                 found += [
-                    ObjectInfo(meta["path"], meta["size"]) for meta in page if meta["path"].startswith(prefix)
+                    ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
+                    for meta in page
+                    if meta["path"].startswith(prefix)
                 ]
         except Exception as error:
             self._explain("list", prefix, error)

@@ -28,8 +28,11 @@ _BUFFER_BYTES = 2**16
 
 
 class ObjectInfo(NamedTuple):
+    """An object as a listing tells it; ``modified`` in seconds since 1970 by the store's own clock."""
+
     name: str
     size_bytes: int
+    modified: float
 
 
 class Store(ABC):
