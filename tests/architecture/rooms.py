@@ -21,7 +21,7 @@ from typing import Any
 
 ORDER = (
     *("__main__", "cli", "outlast"),
-    *("run", "prepare", "recipe", "interchange", "inference", "huggingface", "pytorch"),
+    *("init", "run", "prepare", "recipe", "interchange", "inference", "huggingface", "pytorch"),
     *("training", "objectives", "models", "checkpoint"),
     *("images", "stream", "shards", "tokenizer", "cleaning", "corpus", "build"),
     *("storage", "config", "prng", "logs", "errors", "version"),

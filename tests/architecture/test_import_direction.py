@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stream": LEAVES | {"shards"},
     "images": LEAVES | {"build", "corpus", "shards", "stream"},
     "prepare": LEAVES | {"recipe", "build", "corpus", "cleaning", "tokenizer", "shards"},
+    "init": LEAVES | {"recipe", "images", "corpus", "cleaning"},
     "interchange": LEAVES | {"build", "shards", "stream", "tokenizer", "objectives"},
     "pytorch": LEAVES | {"images", "stream"},
     # The training half.

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 JAX_FREE = {
-    *("__main__", "cli", "recipe", "prepare", "pytorch"),
+    *("__main__", "cli", "init", "recipe", "prepare", "pytorch"),
     *("errors", "config", "storage", "prng", "logs", "version"),
     *("build", "corpus", "cleaning", "tokenizer", "shards", "stream", "images", "interchange", "checkpoint"),
 }

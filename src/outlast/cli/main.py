@@ -13,7 +13,7 @@ import click
 
 from outlast.cli.checkpoint import checkpoint
 from outlast.cli.corpus import corpus, prepare
-from outlast.cli.recipe import recipe
+from outlast.cli.recipe import init, recipe
 from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.cli.stream import stream
@@ -80,6 +80,7 @@ def main(debug: bool | None) -> None:
 
 
 for verb in (
+    init,
     recipe,
     corpus,
     prepare,

@@ -1,11 +1,54 @@
-"""The verbs about recipes: ``recipe show`` and ``recipe schema``."""
+"""The verbs about recipes: ``init``, ``recipe show`` and ``recipe schema``."""
 
 import json
+import shlex
 from pathlib import Path
 
 import click
 
 from outlast.cli.printing import json_option, print_table, recipe_arguments
+from outlast.logs import log
+
+
+@click.command()
+@click.option("--text", metavar="PATH", help="A file, folder, glob or URL of raw text.  [default: none]")
+@click.option(
+    "--images", metavar="PATH", help="A folder of pictures with a folder for each class.  [default: none]"
+)
+@click.option(
+    "--recipe", metavar="NAME", help="One of the recipes that come with the package.  [default: none]"
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default="RUN.toml",
+    show_default=True,
+    help="The recipe to write; never one that is there.",
+)
+def init(text: str | None, images: str | None, recipe: str | None, out: Path) -> None:
+    """Look at text or pictures and write a recipe that trains on them.
+
+    Format, encoding, language and size are found out; vocabulary, lengths, model and steps are fitted to
+    them. Prints the commands that come next.
+    """
+    from outlast.errors import ConfigError
+    from outlast.init.write import write_for_pictures, write_for_text, write_shipped
+    from outlast.recipe.shipped import shipped_recipes
+
+    writers = ((write_for_text, text), (write_for_pictures, images), (write_shipped, recipe))
+    given = [(write, name) for write, name in writers if name is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            "What the recipe is for is not said, or said more than once.",
+            expected="one of --text PATH, --images PATH, --recipe NAME",
+            remedy="NAME is one of " + ", ".join(shipped_recipes()),
+        )
+    ((write, name),) = given
+    written = write(name, out.expanduser())
+    for line in written.found:
+        log.info("%s", line)
+    click.echo(out)
+    log.info("next:\n%s", "\n".join(f"  {shlex.join(['outlast', *words])}" for words in written.commands))
 
 
 @click.group()
