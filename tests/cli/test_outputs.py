@@ -65,6 +65,7 @@ def test_every_verb_that_prints_a_table_prints_json() -> None:
         "shards repack",
     }
     assert others == {
+        "init",
         "recipe schema",
         "corpus",
         "prepare",
@@ -215,7 +216,7 @@ def test_verbs_stand_in_the_order_of_the_journey(outlast: Run) -> None:
     commands = outlast("--help").out.partition("Commands:")[2]
     shown = re.findall(r"^  ([a-z-]+)  ", commands, re.MULTILINE)
     assert shown == list(main.commands)
-    journey = ["prepare", "shards", "train", "evaluate", "export", "fill-mask"]
+    journey = ["init", "prepare", "shards", "train", "evaluate", "export", "fill-mask"]
     assert [name for name in shown if name in journey] == journey
 
 
