@@ -72,7 +72,8 @@ def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
             "There is no manifest.",
             where=url,
             remedy="name the manifest.json of a data set: `outlast prepare RUN.toml --out DIR` makes one of "
-            "text, `outlast shards import` and `outlast shards images` make one of images",
+            "text, `outlast shards import` and `outlast shards images` make one of images; "
+            "where that of a run lies elsewhere now: --set stream.manifest=URL",
         ) from None
 
 
