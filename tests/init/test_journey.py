@@ -62,7 +62,7 @@ def follow(command: Command, told: str, *more: str) -> None:
 
 def test_english_text(folder: Path, command: Command) -> None:
     told = command.run("init", "--text", write_english(folder))
-    assert "20 files of text, utf-8; 1 files with other endings are left out" in told
+    assert "20 files of text (each file a document), utf-8; 1 files with other endings are left out" in told
     assert "script: Latin" in told
     recipe = Path("RUN.toml").read_text()
     assert 'path = "texts"' in recipe
@@ -76,7 +76,7 @@ def test_english_text(folder: Path, command: Command) -> None:
 
 def test_japanese_text(folder: Path, command: Command) -> None:
     told = command.run("init", "--text", write_japanese(folder), "--out", "ja.toml")
-    assert "1 files of text, auto" in told
+    assert "1 file of text (documents between blank lines), auto" in told
     assert "script: Japanese" in told
     recipe = Path("ja.toml").read_text()
     assert "byte_level = true" in recipe, "little text gives no vocabulary of words"

@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from outlast.cleaning.language import find_language
-from outlast.corpus.compressed import COMPRESSED_SUFFIXES, is_compressed, open_binary
+from outlast.corpus.compressed import is_compressed, open_binary
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
 from outlast.corpus.extent import CorpusFile
 from outlast.corpus.files import FoundFile, find_files
+from outlast.corpus.formats import describe_corpus
 from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.corpus.read import read_encoded, split_chooser
 from outlast.corpus.source import file_size
@@ -30,11 +31,6 @@ _MANY_FILES = 20
 _COMPRESSION = 3
 """How many bytes of text a byte of a compressed file holds, about."""
 
-_FORMATS: dict[str, Literal["jsonl", "parquet"]] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
 _SCRIPTS = (
     ("Japanese", ((0x3041, 0x30FF),)),
     ("Hangul", ((0x1100, 0x11FF), (0xAC00, 0xD7A3))),
@@ -58,7 +54,8 @@ class TextFound:
 
     Attributes:
         corpus: the table that reads it.
-        num_files, num_documents, text_bytes: estimates where the text was not read whole.
+        files: what the files are, in words.
+        num_documents, text_bytes: estimates where the text was not read whole.
         left_out: how many files have another ending and are not read.
         script: the most frequent one.
         language: as a code; None where the library that tells it is not installed.
@@ -66,7 +63,7 @@ class TextFound:
     """
 
     corpus: CorpusConfig
-    num_files: int
+    files: str
     left_out: int
     num_documents: int
     text_bytes: int
@@ -83,9 +80,9 @@ class TextFound:
     def describe(self) -> list[str]:
         """Return what was found in lines for a person."""
         config = self.corpus
-        encoding = "" if config.format == "parquet" else f", {config.encoding}"
+        encoding = f", {config.encoding}" if config.format in ("text", "jsonl") else ""
         lines = [
-            f"{self.num_files} files of {config.format}{encoding}"
+            f"{self.files}{encoding}"
             + (f"; {self.left_out} files with other endings are left out" if self.left_out else ""),
             f"about {format_count(self.text_bytes)}B of text in {format_count(self.num_documents)} documents",
             f"script: {self.script}" + (f", language: {self.language}" if self.language else ""),
@@ -109,13 +106,8 @@ def look_at_text(path: str, exclude: tuple[str, ...] = ()) -> TextFound:
     for file in found:
         endings[_ending(file)] += file_size(file.path)
     ((ending, _),) = endings.most_common(1)
-    if ".tar" in ending:
-        raise CorpusError(
-            "This is a tar.", where=path, expected="files of text", remedy="unpack it, and name the folder"
-        )
     config = CorpusConfig(
         path=path,
-        format=_FORMATS.get(f".{ending.split('.')[1]}" if ending else "", "text"),
         include=f"**/*{ending}" if len(endings) > 1 and ending else "**/*",
         exclude=exclude,
         encoding="auto",
@@ -123,10 +115,11 @@ def look_at_text(path: str, exclude: tuple[str, ...] = ()) -> TextFound:
     )
     files = list_corpus(config)
     left_out = len(found) - len(files)
-    if config.format == "jsonl":
+    config = replace(config, format=files[0].format)
+    if config.format == "jsonl" and not files[0].tar:
         config = replace(config, text_field=_text_field(config, files))
     tally = Tally()
-    if config.format == "text" and len(files) >= _MANY_FILES:
+    if config.format == "text" and not files[0].tar and len(files) >= _MANY_FILES:
         config = replace(config, documents="file")
         files = list_corpus(config)
     documents = list(_documents(config, files, tally))
@@ -147,7 +140,7 @@ def look_at_text(path: str, exclude: tuple[str, ...] = ()) -> TextFound:
     )
     return TextFound(
         corpus=config,
-        num_files=len(files),
+        files=describe_corpus(files),
         left_out=left_out,
         num_documents=max(len(documents) * text_bytes // read_bytes, 1),
         text_bytes=text_bytes,
@@ -165,10 +158,7 @@ def _ending(file: FoundFile) -> str:
 
 
 def _text_bytes(files: tuple[CorpusFile, ...]) -> int:
-    return sum(
-        file.size_bytes * (_COMPRESSION if file.path.lower().endswith(COMPRESSED_SUFFIXES) else 1)
-        for file in files
-    )
+    return sum(file.size_bytes * (_COMPRESSION if is_compressed(file.path) else 1) for file in files)
 
 
 def _documents(

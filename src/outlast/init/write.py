@@ -204,14 +204,14 @@ def _corpus_keys(config: CorpusConfig, places: _Places, held_out: str) -> list[t
     plain = CorpusConfig()
     notes = {
         "path": "below this file's folder, or absolute",
-        "documents": "a file is a document" if config.documents == "file" else "blank lines part documents",
+        "documents": "a file is a document" if config.documents == "file" else "blank lines part them",
         "include": "the most frequent ending",
         "exclude": "what this recipe makes",
         "undecodable": "and count them",
         "text_field": "the field that holds the text",
         "validation_fraction": held_out,
     }
-    shown = ["path", "format", *(["documents"] if config.format == "text" else []), "encoding"]
+    shown = ["path", "format", *(["documents"] if config.documents != "auto" else []), "encoding"]
     shown += ["text_field"] if config.format == "jsonl" else []
     others = ("include", "exclude", "undecodable", "validation_fraction")
     shown += [key for key in others if getattr(config, key) != getattr(plain, key)]
