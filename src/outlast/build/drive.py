@@ -13,6 +13,7 @@ from typing import Protocol
 
 from outlast.build.plan import R, delete_leftovers, finished_pieces, read_record_as, withdraw_plan
 from outlast.build.processes import Job, P, Progress, build_pieces, first_failure
+from outlast.build.repair import end_mending
 from outlast.errors import OutlastError
 from outlast.logs import ProgressLine, format_count, format_seconds, log
 from outlast.storage import Store
@@ -148,6 +149,7 @@ def drive_missing(
 
     Raises:
         OutlastError: what went wrong with the first piece that failed.
+        ShardError: what an earlier run had finished has been lost since.
     """
     finished = finished_pieces(store)
     missing = [piece for piece in pieces if piece.piece not in finished]
@@ -157,7 +159,9 @@ def drive_missing(
         withdraw_plan(store, more_folders)
         raise
     delete_leftovers(store, more_folders)
-    return [read_record_as(record_type, store, piece.piece) for piece in pieces]
+    records = [read_record_as(record_type, store, piece.piece) for piece in pieces]
+    end_mending(store, records)
+    return records
 
 
 def by_size(what: str, sizes: Sequence[int]) -> Gauge:

@@ -20,6 +20,8 @@ from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
 PLAN_NAME = "plan.json"
 _PLAN_FORMAT = "outlast-plan"
 _RECORD_FORMAT = "outlast-piece"
+_NOTE_NAME = "repair.json"
+_NOTE_FORMAT = "outlast-repair"
 _RECORD_FOLDER = "done/"
 _FOLDERS = ("", _RECORD_FOLDER)
 _VERSION = 2
@@ -72,22 +74,44 @@ def withdraw_plan(store: Store, more_folders: Sequence[str] = ()) -> None:
         more_folders: where this build makes what is worth keeping, as prefixes that end with a slash.
     """
     with suppress(StorageError):  # the error that ended the build matters more
-        if not any(store.list(folder) for folder in (*more_folders, _RECORD_FOLDER)):
+        if not store.exists(_NOTE_NAME) and not any(
+            store.list(folder) for folder in (*more_folders, _RECORD_FOLDER)
+        ):
             store.delete(PLAN_NAME)
 
 
+class NamedFile(Protocol):
+    """A file as a manifest names it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+
 class Record(Protocol):
-    """A dataclass that says what became of a piece."""
+    """A dataclass that says what became of a piece, and of which files it consists."""
 
     @property
     def piece(self) -> int: ...
 
+    @property
+    def files(self) -> Sequence[NamedFile]: ...
 
-R = TypeVar("R")
+
+R = TypeVar("R", bound=Record)
 
 
 def write_record(store: Store, record: Record) -> None:
-    """Mark a piece as finished. Only after its shards are in place."""
+    """Mark a piece as finished. Only after its shards are in place.
+
+    Raises ShardError where it was made again, and its shards are not those that the manifest names.
+    """
+    _check_made_again(store, record)
     document = {"format": _RECORD_FORMAT, "version": _VERSION, **asdict(cast(Any, record))}
     store.replace(_record_name(record.piece), [seal(document, "indented")])
 
@@ -95,6 +119,41 @@ def write_record(store: Store, record: Record) -> None:
 def withdraw_record(store: Store, piece: int) -> None:
     """Mark a piece as not finished any more: the next run builds it again."""
     store.delete(_record_name(piece))
+
+
+def write_note(store: Store, files: Mapping[str, str]) -> None:
+    """Note which files are made again, with the sha256 that each must have."""
+    document = {"format": _NOTE_FORMAT, "version": _VERSION, "files": dict(sorted(files.items()))}
+    store.replace(_NOTE_NAME, [seal(document, "indented")])
+
+
+def files_to_mend(store: Store) -> dict[str, str]:
+    """Return the files that are made again, with the sha256 that each must have. Raises ShardError."""
+    try:
+        content = store.read(_NOTE_NAME)
+    except ObjectNotFound:
+        return {}
+    return cast(dict[str, str], _parse(content, _NOTE_FORMAT, f"{store.url}/{_NOTE_NAME}")["files"])
+
+
+def delete_note(store: Store) -> None:
+    """Nothing is to be made again any more."""
+    store.delete(_NOTE_NAME)
+
+
+def _check_made_again(store: Store, record: Record) -> None:
+    expected = files_to_mend(store)
+    for file in record.files:
+        if file.name in expected and expected[file.name] != file.sha256:
+            plan = _parse(store.read(PLAN_NAME), _PLAN_FORMAT, f"{store.url}/{PLAN_NAME}")
+            versions = ", ".join(f"{name} {version}" for name, version in plan["versions"].items())
+            raise ShardError(
+                f"Made again, the file has other bytes than the manifest names: sha256 {file.sha256}.",
+                where=f"{store.url}/{file.name}",
+                expected=f"sha256 {expected[file.name]}",
+                remedy="what it is made of, or a library, has changed: restore the file, or install "
+                f"{versions} and give the same line again, or make the data set anew in another folder",
+            )
 
 
 def finished_pieces(store: Store) -> set[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from outlast.cli.printing import print_data_set, recipe_arguments
+from outlast.cli.printing import print_data_set, recipe_arguments, verify_option
 
 
 @click.command()
@@ -49,7 +49,10 @@ def corpus(recipe: Path, overrides: tuple[str, ...], out: str, num_files: int, b
     metavar="ADDRESS",
     help="Build on a Ray cluster: auto, local or HOST:PORT (extra `ray`).  [default: on this machine]",
 )
-def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None, ray: str | None) -> None:
+@verify_option
+def prepare(
+    recipe: Path, overrides: tuple[str, ...], out: str, task: str | None, ray: str | None, verify: bool
+) -> None:
     """Make tokenizer and token shards from raw text.
 
     Continues where a killed run stopped.
@@ -59,7 +62,7 @@ def prepare(recipe: Path, overrides: tuple[str, ...], out: str, task: str | None
     from outlast.recipe import read_recipe
 
     parsed = read_recipe(recipe, overrides)
-    manifest = prepare_data(parsed, out, task=parse_task(task), ray=ray)
+    manifest = prepare_data(parsed, out, task=parse_task(task), ray=ray, verify=verify)
     if manifest is None:
         click.echo("this share is done; the manifest follows with the last one")
     else:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from outlast.cli.printing import print_data_set
+from outlast.cli.printing import print_data_set, verify_option
 
 _on_bad_option = click.option(
     "--on-bad",
@@ -31,12 +31,14 @@ _processes_option = click.option(
 )
 @_on_bad_option
 @_processes_option
+@verify_option
 def import_tars(
     tars: tuple[str, ...],
     out: str,
     validation: tuple[str, ...],
     test: tuple[str, ...],
     processes: int | None,
+    verify: bool,
     **rules: Any,
 ) -> None:
     """Make a data set of WebDataset tars, or of any tars that hold images with labels.
@@ -50,7 +52,9 @@ def import_tars(
 
     given = {name: value for name, value in rules.items() if value is not None}
     splits = {"train": tars, "validation": validation, "test": test}
-    print_data_set(import_all(splits, out, FieldRules(**given), num_processes=processes), "RUN.toml")
+    print_data_set(
+        import_all(splits, out, FieldRules(**given), num_processes=processes, verify=verify), "RUN.toml"
+    )
 
 
 @click.command("images")
@@ -75,6 +79,7 @@ def import_tars(
 @click.option("--seed", default=0, show_default=True, help="Of the mixing.")
 @_on_bad_option
 @_processes_option
+@verify_option
 def pack_images(
     source: str,
     out: str,
@@ -86,6 +91,7 @@ def pack_images(
     seed: int,
     on_bad: Any,
     processes: int | None,
+    verify: bool,
 ) -> None:
     """Make a data set of images: a folder with a folder for each class, a list, or tables.
 
@@ -104,7 +110,7 @@ def pack_images(
     )
     given = {"train": source, "validation": validation, "test": test}
     sources = {split: path for split, path in given.items() if path}
-    print_data_set(pack(sources, out, config, num_processes=processes), "RUN.toml")
+    print_data_set(pack(sources, out, config, num_processes=processes, verify=verify), "RUN.toml")
 
 
 @click.command("repack")
@@ -131,8 +137,9 @@ def pack_images(
     help="A picture of more pixels stays as it is.",
 )
 @_processes_option
+@verify_option
 def repack_images(
-    manifest: str, out: str, store: str, short_side: int, max_pixels: int, processes: int | None
+    manifest: str, out: str, store: str, short_side: int, max_pixels: int, processes: int | None, verify: bool
 ) -> None:
     """Store a data set of images anew, to be read faster: the same examples, labels and order.
 
@@ -148,4 +155,6 @@ def repack_images(
         image_store = TiledJpegs(max_pixels=max_pixels)
     else:
         image_store = RawPixels(short_side=short_side, max_pixels=max_pixels)
-    print_data_set(repack(manifest, out, store, image_store, num_processes=processes), "RUN.toml")
+    print_data_set(
+        repack(manifest, out, store, image_store, num_processes=processes, verify=verify), "RUN.toml"
+    )

@@ -38,6 +38,11 @@ def checkpoint_options(command: _Command) -> _Command:
     return step(best(command))
 
 
+verify_option = click.option(
+    "--verify",
+    is_flag=True,
+    help="Where the result is complete already, compare the digest of every file, not its size alone.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 

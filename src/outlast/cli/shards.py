@@ -5,7 +5,7 @@ import json
 import click
 
 from outlast.cli.images import import_tars, pack_images, repack_images
-from outlast.cli.printing import json_option, print_fields, print_problems
+from outlast.cli.printing import json_option, print_fields, print_problems, verify_option
 from outlast.cli.tfrecord import export_tfrecord, import_tfrecord
 
 
@@ -84,6 +84,7 @@ def shards_verify(manifest: str, as_json: bool) -> int:
 @click.option(
     "--task", metavar="I/N", help="Build only this share of the tables: 0/8 to 7/8.  [default: all of them]"
 )
+@verify_option
 def shards_pair(
     manifest: str,
     lengths: tuple[int, ...],
@@ -92,6 +93,7 @@ def shards_pair(
     seed: int,
     processes: int | None,
     task: str | None,
+    verify: bool,
 ) -> None:
     """Add sentence pairs of a length to a data set.
 
@@ -103,7 +105,7 @@ def shards_pair(
 
     config = PairsConfig(lengths=lengths, num_passes=passes, short_probability=short_probability, seed=seed)
     num_processes = resolve_num_processes(ShardsConfig(num_processes=processes))
-    is_done = add_pairs(manifest, config, num_processes=num_processes, task=parse_task(task))
+    is_done = add_pairs(manifest, config, num_processes=num_processes, task=parse_task(task), verify=verify)
     click.echo(manifest if is_done else "this share is done; the manifest follows with the last one")
 
 

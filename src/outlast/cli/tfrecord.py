@@ -2,7 +2,7 @@
 
 import click
 
-from outlast.cli.printing import print_data_set
+from outlast.cli.printing import print_data_set, verify_option
 
 _processes_option = click.option(
     "--processes", type=click.IntRange(min=1), help="Files in work at once.  [default: one for each core]"
@@ -79,7 +79,8 @@ _processes_option = click.option(
     help="Of every file but the last.",
 )
 @_processes_option
-def export_tfrecord(manifest: str, out: str, processes: int | None, **options: object) -> None:
+@verify_option
+def export_tfrecord(manifest: str, out: str, processes: int | None, verify: bool, **options: object) -> None:
     """Write a data set as TFRecord files for other trainers.
 
     Files are named dataset-<number>-<records>.tfrecord. The same line again continues a killed export.
@@ -87,7 +88,7 @@ def export_tfrecord(manifest: str, out: str, processes: int | None, **options: o
     from outlast.interchange.export_config import ExportConfig
     from outlast.interchange.export_tfrecord import export_tfrecord as export
 
-    click.echo(export(manifest, out, ExportConfig(**options), num_processes=processes))  # pyright: ignore[reportArgumentType]
+    click.echo(export(manifest, out, ExportConfig(**options), num_processes=processes, verify=verify))  # pyright: ignore[reportArgumentType]
 
 
 @click.command("import-tfrecord")
@@ -129,12 +130,14 @@ def export_tfrecord(manifest: str, out: str, processes: int | None, **options: o
     help="Of the files.  [default: as their first bytes show]",
 )
 @_processes_option
+@verify_option
 def import_tfrecord(
     files: tuple[str, ...],
     out: str,
     tokenizer: str,
     validation_files: tuple[str, ...],
     processes: int | None,
+    verify: bool,
     **options: object,
 ) -> None:
     """Make a data set of TFRecord files of training examples.
@@ -146,6 +149,12 @@ def import_tfrecord(
 
     config = ImportConfig(**options)  # pyright: ignore[reportArgumentType]
     manifest = import_files(
-        files, out, config, tokenizer=tokenizer, validation_files=validation_files, num_processes=processes
+        files,
+        out,
+        config,
+        tokenizer=tokenizer,
+        validation_files=validation_files,
+        num_processes=processes,
+        verify=verify,
     )
     print_data_set(manifest, "RUN.toml")

@@ -20,11 +20,12 @@ import pydantic
 from outlast.build.drive import drive_missing
 from outlast.build.plan import PLAN_NAME, agree_on_plan, write_record
 from outlast.build.processes import Count
+from outlast.build.repair import is_whole
 from outlast.corpus.files import find_files
 from outlast.errors import ConfigError, CorpusError, ObjectNotFound, ShardError, StorageError
 from outlast.images.braces import expand_braces
 from outlast.images.index import index_name, write_index
-from outlast.images.manifest import ImageShardEntry, write_image_manifest
+from outlast.images.manifest import ImageShardEntry, read_image_manifest, write_image_manifest
 from outlast.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
 from outlast.images.records import FieldRules, Tally, plain_members, read_examples
 from outlast.logs import format_count, log
@@ -69,6 +70,7 @@ def import_tars(
     rules: FieldRules,
     *,
     num_processes: int | None = None,
+    verify: bool = False,
 ) -> str:
     """Make a data set of tars, or go on with what a killed import has left.
 
@@ -78,6 +80,7 @@ def import_tars(
         out: folder or URL for indexes and manifest, and for the tars that lie elsewhere.
         num_processes: that read tars side by side; None: one for each core. A script that calls this with
             more than one needs ``if __name__ == "__main__":``.
+        verify: of a data set that is complete already, compare digests and not sizes alone.
 
     Returns:
         the URL of the manifest.
@@ -97,8 +100,10 @@ def import_tars(
     versions = agree_on_plan(store, identity, {"outlast": __version__})
     url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
     if store.exists(MANIFEST_NAME):
-        log.info("complete already: %s", url)
-        return url
+        files = read_image_manifest(url)[0].files
+        if is_whole(store, files, ImageRecord, verify=verify):
+            log.info("complete already: %s", url)
+            return url
     log.info("%d tars, %sB", len(pieces), format_count(sum(piece.size_bytes for piece in pieces)))
     job = TarJob(rules=rules, out=out)
     records = drive_missing(

@@ -61,6 +61,12 @@ class ImageManifest:
         """The identity of the data: sha256 over everything but the provenance."""
         return digest({key: value for key, value in to_plain(self).items() if key != "provenance"})
 
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The tars and their indexes."""
+        entries = itertools.chain.from_iterable(self.splits.values())
+        return tuple(file for entry in entries for file in (entry, entry.index))
+
     def shards(self, split: str) -> tuple[ImageShardEntry, ...]:
         """Return the shards of a split. Raises ShardError naming the splits there are."""
         if split not in self.splits:

@@ -11,8 +11,9 @@ from pathlib import Path
 from outlast.build.drive import drive_missing
 from outlast.build.plan import agree_on_plan, write_record
 from outlast.build.processes import Count
+from outlast.build.repair import is_whole
 from outlast.errors import CorpusError
-from outlast.images.manifest import write_image_manifest
+from outlast.images.manifest import read_image_manifest, write_image_manifest
 from outlast.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
 from outlast.images.records import MOST_IMAGE_BYTES, MOST_LABEL, OnBad
 from outlast.images.sources import Share, plan_shards
@@ -54,7 +55,12 @@ class PackJob:
 
 
 def pack_images(
-    sources: Mapping[str, str], out: str, config: PackConfig, *, num_processes: int | None = None
+    sources: Mapping[str, str],
+    out: str,
+    config: PackConfig,
+    *,
+    num_processes: int | None = None,
+    verify: bool = False,
 ) -> str:
     """Make a data set of images, or go on with what a killed build has left.
 
@@ -63,6 +69,7 @@ def pack_images(
         out: folder or URL for tars, indexes and manifest.
         num_processes: that write shards side by side; None: one for each core. A script that calls this with
             more than one needs ``if __name__ == "__main__":``.
+        verify: of a data set that is complete already, compare digests and not sizes alone.
 
     Returns:
         the URL of the manifest.
@@ -80,8 +87,10 @@ def pack_images(
     versions = agree_on_plan(store, identity, {"outlast": __version__})
     url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
     if store.exists(MANIFEST_NAME):
-        log.info("complete already: %s", url)
-        return url
+        files = read_image_manifest(url)[0].files
+        if is_whole(store, files, ImageRecord, verify=verify):
+            log.info("complete already: %s", url)
+            return url
     if plan.ignored_files:
         log.warning(
             "%s files are no images by their names and are left out", format_count(plan.ignored_files)

@@ -16,6 +16,7 @@ from outlast.images.manifest import (
     ImageShardEntry,
     explain_stray_label,
 )
+from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
 
 
@@ -45,6 +46,11 @@ class ImageRecord:
     skipped_members: int = 0
     skipped_names: tuple[str, ...] = ()
     most_label_place: str = ""
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The files that the piece consists of."""
+        return () if self.shard is None else (self.shard, self.shard.index)
 
 
 def refuse_stray_labels(

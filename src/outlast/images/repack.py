@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Protocol
 from outlast.build.drive import drive_missing
 from outlast.build.plan import agree_on_plan, write_record
 from outlast.build.processes import Count
+from outlast.build.repair import is_whole
 from outlast.corpus.tar import read_members
 from outlast.errors import ConfigError, ShardError
 from outlast.images.import_tars import opened_tar
@@ -73,7 +74,13 @@ class RepackRecord(ImageRecord):
 
 
 def repack_images(
-    manifest: str, out: str, kind: str, image_store: ImageStore, *, num_processes: int | None = None
+    manifest: str,
+    out: str,
+    kind: str,
+    image_store: ImageStore,
+    *,
+    num_processes: int | None = None,
+    verify: bool = False,
 ) -> str:
     """Store a data set of images anew, or go on with what a killed run has left.
 
@@ -84,6 +91,7 @@ def repack_images(
         image_store: how an image is stored.
         num_processes: that store tars side by side; None: one for each core. A script that calls this with
             more than one needs ``if __name__ == "__main__":``.
+        verify: of a data set that is complete already, compare digests and not sizes alone.
 
     Returns:
         the URL of the new manifest.
@@ -103,8 +111,10 @@ def repack_images(
     versions = agree_on_plan(store, identity, {"outlast": __version__, **image_store.versions()})
     url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
     if store.exists(MANIFEST_NAME):
-        log.info("complete already: %s", url)
-        return url
+        files = read_image_manifest(url)[0].files
+        if is_whole(store, files, RepackRecord, verify=verify):
+            log.info("complete already: %s", url)
+            return url
     entries = [(split, entry) for split, entries in source.splits.items() for entry in entries]
     pieces = [
         RepackPiece(piece=number, split=split, source=source_store.url, entry=entry)

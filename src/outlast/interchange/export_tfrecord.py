@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from outlast.build.plan import agree_on_plan, write_record
 from outlast.build.processes import Count
+from outlast.build.repair import is_whole
 from outlast.errors import ConfigError
 from outlast.interchange.export_config import (
     ExportConfig,
@@ -28,8 +29,8 @@ from outlast.interchange.pieces import make_record, run_pieces
 from outlast.interchange.static_masks import StaticMasks
 from outlast.interchange.tfrecord import SUFFIXES, frame, make_compressor
 from outlast.logs import log
-from outlast.shards.document import MANIFEST_NAME
-from outlast.shards.manifest import Manifest, ShardEntry, read_manifest
+from outlast.shards.document import MANIFEST_NAME, parse_document, read_manifest_bytes
+from outlast.shards.manifest import FileEntry, Manifest, ShardEntry, read_manifest
 from outlast.shards.record import PieceRecord
 from outlast.storage import open_store
 from outlast.storage.checksummed_json import seal
@@ -68,7 +69,7 @@ class ExportPiece:
 
 
 def export_tfrecord(
-    manifest: str, out: str, config: ExportConfig, *, num_processes: int | None = None
+    manifest: str, out: str, config: ExportConfig, *, num_processes: int | None = None, verify: bool = False
 ) -> str:
     """Write a split of a data set as TFRecord files, or go on with what a killed export has left.
 
@@ -77,6 +78,7 @@ def export_tfrecord(
         out: folder or URL for the files.
         num_processes: that write files side by side; None: one for each core. A script that calls this with
             more than one needs ``if __name__ == "__main__":``.
+        verify: of a data set that is complete already, compare digests and not sizes alone.
 
     Returns:
         the URL of the files' own manifest.
@@ -93,8 +95,10 @@ def export_tfrecord(
     versions = agree_on_plan(store, identity, {"outlast": __version__})
     url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
     if store.exists(MANIFEST_NAME):
-        log.info("complete already: %s", url)
-        return url
+        files = _read_files(url)
+        if is_whole(store, files, PieceRecord, verify=verify):
+            log.info("complete already: %s", url)
+            return url
     total, step = stream.num_examples, config.records_per_shard
     pieces = [
         ExportPiece(piece=number, first=first, stop=min(first + step, total))
@@ -255,6 +259,15 @@ def _make_job(url: str, out: str, config: ExportConfig) -> ExportJob:
             remedy="leave it out",
         )
     return ExportJob(config=config, stream=stream, shape=shape, masks=masks if needs_masks else None, out=out)
+
+
+def _read_files(url: str) -> list[FileEntry]:
+    """Return the files that an export's manifest names. Raises ShardError."""
+    document = parse_document(read_manifest_bytes(url)[0], where=url, format=FORMAT, version=VERSION)
+    return [
+        FileEntry(name=file["name"], size_bytes=file["size_bytes"], sha256=file["sha256"])
+        for file in document["files"]
+    ]
 
 
 def _describe(entry: ShardEntry) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, cast
 
 from outlast.build.plan import agree_on_plan, write_record
 from outlast.build.processes import Count
+from outlast.build.repair import is_whole
 from outlast.errors import ConfigError, ShardError
 from outlast.interchange.feature_sets import FEATURE_SETS, Batch, FeatureSet, Shape, recognise, to_batch
 from outlast.interchange.pieces import make_record, run_pieces
@@ -23,12 +24,19 @@ from outlast.interchange.tfrecord import Compression
 from outlast.logs import format_count, log
 from outlast.shards.document import MANIFEST_NAME
 from outlast.shards.example_shard import ExampleShardWriter, check_rows
-from outlast.shards.manifest import ArrayName, ShardEntry, StaticExamples, TokenizerEntry, write_manifest
+from outlast.shards.manifest import (
+    ArrayName,
+    ShardEntry,
+    StaticExamples,
+    TokenizerEntry,
+    read_manifest,
+    write_manifest,
+)
 from outlast.shards.record import PieceRecord, make_manifest, shard_name
 from outlast.shards.token_format import token_dtype
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import Store, open_store, split_url
-from outlast.tokenizer.manifest import TokenizerManifest, read_tokenizer, write_tokenizer
+from outlast.tokenizer.manifest import TokenizerManifest, holds_tokenizer, read_tokenizer, write_tokenizer
 from outlast.version import __version__
 
 Target = Literal["examples", "tokens"]
@@ -86,6 +94,7 @@ def import_tfrecord(
     tokenizer: str,
     validation_files: Sequence[str] = (),
     num_processes: int | None = None,
+    verify: bool = False,
 ) -> str:
     """Make a data set of TFRecord files, or go on with what a killed import has left.
 
@@ -96,6 +105,7 @@ def import_tfrecord(
         tokenizer: folder or URL of the tokenizer that the ids belong to.
         num_processes: that read files side by side; None: one for each core. A script that calls this with
             more than one needs ``if __name__ == "__main__":``.
+        verify: of a data set that is complete already, compare digests and not sizes alone.
 
     Returns:
         the URL of the manifest.
@@ -117,12 +127,6 @@ def import_tfrecord(
     sizes = [file_size(url) for _, url in splits]
     pieces = [ImportPiece(piece=number, split=split, url=url) for number, (split, url) in enumerate(splits)]
     shape = _first_shape(pieces, config)
-    if config.target == "tokens" and shape.features == "classifier":
-        raise ConfigError(
-            "The records have labels, which token shards have no place for.",
-            where="--as tokens",
-            remedy="import them with --as examples",
-        )
     store = open_store(out)
     identity = {
         "target": config.target,
@@ -132,9 +136,12 @@ def import_tfrecord(
     }
     versions = agree_on_plan(store, identity, {"outlast": __version__})
     url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
+    has_tokenizer = holds_tokenizer(store, TOKENIZER_FOLDER, trained.fingerprint)
     if store.exists(MANIFEST_NAME):
-        log.info("complete already: %s", url)
-        return url
+        shards = read_manifest(url)[0].files
+        if is_whole(store, shards, PieceRecord, verify=verify) and has_tokenizer:
+            log.info("complete already: %s", url)
+            return url
     write_tokenizer(store, TOKENIZER_FOLDER, trained, tokenizer_files)
     log.info(
         "%d files, %sB: %s, %d tokens, %d predictions",
@@ -287,6 +294,12 @@ def _first_shape(pieces: Sequence[ImportPiece], config: ImportConfig) -> Shape:
             _check_asked(
                 "--max-predictions", config.max_predictions, shape.num_predictions, "predictions", where
             )
+            if config.target == "tokens" and shape.features == "classifier":
+                raise ConfigError(
+                    "The records have labels, which token shards have no place for.",
+                    where="--as tokens",
+                    remedy="import them with --as examples",
+                )
             return shape
     raise ShardError(
         "The files hold no record.",

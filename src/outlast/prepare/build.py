@@ -14,7 +14,6 @@ from outlast.build.drive import InProcesses, Run
 from outlast.build.failures import delete_notes, noting_failure, tell_failures
 from outlast.build.plan import agree_on_plan, delete_leftovers, finished_pieces, withdraw_plan
 from outlast.build.tasks import Task, drive_share, others_have_work
-from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
 from outlast.cleaning.scan import ScanJob
@@ -26,12 +25,12 @@ from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.errors import ConfigError, OutlastError
 from outlast.logs import format_count, log
 from outlast.prepare.duplicates import ensure_duplicates_found
-from outlast.prepare.finish import finish
+from outlast.prepare.finish import finish, is_whole_set
 from outlast.prepare.identity import agree_on_build, build_identity, describe_files
-from outlast.prepare.pairs import add_pairs
+from outlast.prepare.pairs import add_pairs, other_pairs
 from outlast.prepare.piece import BuildJob
 from outlast.prepare.tokenizer import ensure_tokenizer
-from outlast.prepare.words import WordRule, find_word_rule, name_words, versions_of
+from outlast.prepare.words import find_word_rule, name_words, versions_of
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
 from outlast.shards.document import MANIFEST_NAME
@@ -53,6 +52,7 @@ def prepare_data(
     task: Task | None = None,
     ray: str | None = None,
     tokenizer_wait_seconds: float = TOKENIZER_WAIT_SECONDS,
+    verify: bool = False,
 ) -> str | None:
     """Make tokenizer, token shards and manifest from raw text, or go on with what a killed build has left.
 
@@ -67,6 +67,7 @@ def prepare_data(
             duplicates are dropped, task 0 waits for the scans of the others.
         ray: build the pieces on the Ray cluster at this address (``on_ray``); not with tasks.
         tokenizer_wait_seconds: how long they wait.
+        verify: of a data set that is complete already, compare digests and not sizes alone.
 
     Returns:
         the URL of the manifest; None where other tasks still have pieces to build.
@@ -81,19 +82,18 @@ def prepare_data(
     corpus, cleaning, tokenizer, shards = recipe.corpus, recipe.cleaning, recipe.tokenizer, recipe.shards
     _check(corpus, shards, task, ray)
     out = place_of(out)
-    store = open_store(out)
-    files = list_corpus(corpus)
+    store, files = open_store(out), list_corpus(corpus)
     held_out = list_corpus(corpus, held_out=True) if corpus.validation_path is not None else ()
     pieces = _pieces(files, held_out, shards)
     num_shards = len(pieces)
     words = name_words(shards, segmenter)
     identity, versions = build_identity(corpus, cleaning, tokenizer, num_shards, files, held_out, words)
-    rule, versions = _agree(store, identity, versions, cleaning, shards, segmenter)
     manifest_url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
-    if store.exists(MANIFEST_NAME):
-        log.info("complete already: %s", manifest_url)
-        _end(store, manifest_url, shards)
+    if store.exists(MANIFEST_NAME) and _is_complete(store, manifest_url, identity, versions, verify):
+        _end(store, manifest_url, shards, verify=verify)
         return manifest_url
+    rule = find_word_rule(shards, segmenter)
+    versions = agree_on_build(store, identity, versions, {**library_versions(cleaning), **versions_of(rule)})
     scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
     with _runner(shards, ray) as run, noting_failure(store, task):
         trained = _ensure_tokenizer(scan, tokenizer, store, pieces, run, task, tokenizer_wait_seconds)
@@ -112,8 +112,19 @@ def prepare_data(
         tell_failures(store)
         return None
     finish(corpus, cleaning, store, trained, num_shards, _provenance(identity, versions, files, held_out))
-    _end(store, manifest_url, shards)
+    _end(store, manifest_url, shards, verify=verify)
     return manifest_url
+
+
+def _is_complete(
+    store: Store, manifest_url: str, identity: dict[str, Any], versions: dict[str, str], verify: bool
+) -> bool:
+    """Return whether a build that has ended before is there, whole. It needs no libraries any more."""
+    agree_on_build(store, identity, versions, {})
+    if not is_whole_set(manifest_url, verify=verify):
+        return False
+    log.info("complete already: %s", manifest_url)
+    return True
 
 
 def _ensure_tokenizer(
@@ -134,25 +145,6 @@ def _ensure_tokenizer(
         if task is None or task[0] == 0:  # the others wait for this one, which has the plan they know
             withdraw_plan(store, _MADE_FIRST)
         raise
-
-
-def _agree(
-    store: Store,
-    identity: dict[str, Any],
-    versions: dict[str, str],
-    cleaning: CleaningConfig,
-    shards: ShardsConfig,
-    segmenter: Segmenter | None,
-) -> tuple[WordRule | None, dict[str, str]]:
-    """Agree on the build; return what finds its words, and the versions that it was begun with.
-
-    A build that is complete needs no libraries any more.
-    """
-    if store.exists(MANIFEST_NAME):
-        return None, agree_on_build(store, identity, versions, {})
-    rule = find_word_rule(shards, segmenter)
-    kept_versions = {**library_versions(cleaning), **versions_of(rule)}
-    return rule, agree_on_build(store, identity, versions, kept_versions)
 
 
 def _provenance(
@@ -189,14 +181,17 @@ def _runner(shards: ShardsConfig, ray: str | None) -> AbstractContextManager[Run
     return on_ray(ray, shards.num_processes)
 
 
-def _end(store: Store, manifest_url: str, shards: ShardsConfig) -> None:
-    """Build the pair tables that are asked for, all of them, and take away what killed processes left.
+def _end(store: Store, manifest_url: str, shards: ShardsConfig, *, verify: bool = False) -> None:
+    """Build the pair tables that are asked for, all of them, look again at those that the manifest names, and
+    take away what killed processes left.
 
     Another task may do the same at this moment: it writes the same bytes, and writes again what is taken away
     before it is whole.
     """
-    if shards.pairs.lengths:
-        add_pairs(manifest_url, shards.pairs, num_processes=resolve_num_processes(shards))
+    num_processes = resolve_num_processes(shards)
+    for pairs in (shards.pairs, *other_pairs(manifest_url, shards.pairs.lengths or ())):
+        if pairs.lengths:
+            add_pairs(manifest_url, pairs, num_processes=num_processes, verify=verify)
     delete_leftovers(store, _MORE_FOLDERS)
     delete_scans(store)
     delete_notes(store)

@@ -5,23 +5,28 @@ In: the records of all pieces. Out: ``manifest.json``; from there on there is a 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from outlast.build.plan import read_record_as
+from outlast.build.repair import end_mending, is_whole
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.drops import read_merged
 from outlast.cleaning.report import make_report, read_report, summarize, write_report
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.read import nothing_to_train_on
+from outlast.errors import ShardError, TokenizerError
 from outlast.logs import format_count, log
 from outlast.prepare.piece import TOKENIZER_FOLDER, TextRecord
 from outlast.prepare.unknown import tell_unknown
 from outlast.prepare.words import warn_of_words
-from outlast.shards.manifest import TokenizerEntry, read_manifest, write_manifest
+from outlast.shards.document import MANIFEST_NAME
+from outlast.shards.manifest import Manifest, TokenizerEntry, read_manifest, write_manifest
 from outlast.shards.record import make_manifest
 from outlast.shards.token_format import token_dtype
 from outlast.storage import Store
-from outlast.tokenizer.manifest import TokenizerManifest
+from outlast.tokenizer.manifest import MANIFEST_NAME as TOKENIZER_MANIFEST
+from outlast.tokenizer.manifest import TokenizerManifest, read_tokenizer_manifest
 
 
 def finish(
@@ -66,7 +71,8 @@ def finish(
         )
         log.warning("%d undecodable bytes were replaced by U+FFFD, first: %s", undecodable, first)
     warn_of_words(manifest)
-    write_manifest(store, manifest)
+    end_mending(store, records)
+    write_manifest(store, _as_before(store, manifest))
     if members:
         log.info("%s", _describe_members(members))
     for split in manifest.splits:
@@ -109,6 +115,46 @@ def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for count in counts:
         total.update(count)
     return dict(sorted(total.items()))
+
+
+def _as_before(store: Store, manifest: Manifest) -> Manifest:
+    """Return the manifest of a data set that was mended, which keeps its pairs. Raises ShardError."""
+    if not store.exists(MANIFEST_NAME):
+        return manifest
+    before, _ = read_manifest(f"{store.url}/{MANIFEST_NAME}")
+    if before.fingerprint != manifest.fingerprint:
+        raise ShardError(
+            "What was missing is made again, and makes another data set than before.",
+            where=f"{store.url}/{MANIFEST_NAME}",
+            expected=f"fingerprint {before.fingerprint}",
+            remedy="restore what was lost, or prepare into another folder",
+        )
+    return replace(manifest, pairs=before.pairs)
+
+
+def is_whole_set(url: str, *, verify: bool) -> bool:
+    """Return whether a data set is there, whole, with its tokenizer; where not, make it ready to be mended.
+
+    Raises:
+        ShardError: the manifest is damaged; a file whose making no record tells; another tokenizer.
+        StorageError: the store does not answer, or cannot be written.
+    """
+    manifest, store = read_manifest(url)
+    tokenizer, has_tokenizer = manifest.tokenizer, True
+    try:
+        found = read_tokenizer_manifest(store, tokenizer.path).fingerprint
+        if found != tokenizer.fingerprint:
+            raise ShardError(
+                f"The folder holds another tokenizer, {found}.",
+                where=f"{store.url}/{tokenizer.path}",
+                expected=f"{tokenizer.fingerprint} by the manifest",
+                remedy="restore it, or delete the folder and give the same line again",
+            )
+    except TokenizerError as error:
+        log.warning("%s", error)
+        store.delete(f"{tokenizer.path}/{TOKENIZER_MANIFEST}")
+        has_tokenizer = False
+    return is_whole(store, manifest.files, TextRecord, verify=verify) and has_tokenizer
 
 
 def read_cleaning_report(url: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ import pydantic
 from outlast.build.drive import Counts, Gauge, InProcesses, drive
 from outlast.build.plan import PLAN_NAME, agree_on_plan, delete_leftovers
 from outlast.build.processes import Count
-from outlast.errors import ObjectNotFound, ShardError
+from outlast.build.repair import find_wrong
+from outlast.errors import ObjectNotFound, SealError, ShardError
 from outlast.logs import format_count, log
 from outlast.shards.config import PairsConfig
 from outlast.shards.manifest import Manifest, PairSet, PairTableEntry, read_manifest, write_manifest
@@ -25,6 +26,7 @@ from outlast.shards.offsets import check_digest, open_offsets
 from outlast.shards.pair_table import PairTableWriter, identity_of
 from outlast.shards.pairs import PAIRS_VERSION, PairCorpus, PairRules, make_pairs
 from outlast.storage import Store, open_store
+from outlast.storage.checksummed_json import seal, unseal
 from outlast.version import __version__
 
 _MOST_OPEN = 256
@@ -90,8 +92,22 @@ class PairBuilder:
                 writer.end_pass()
                 count(0, 0, entry.num_tokens)
             table = writer.write(folder, entry.name)
-        folder.replace(_record_name(entry.name), [json.dumps(asdict(table)).encode()])
+        self._check_made_again(pair_set, split, shard, table)
+        folder.replace(_record_name(entry.name), [seal({"table": asdict(table)})])
         return table
+
+    def _check_made_again(self, wanted: PairSet, split: str, shard: int, table: PairTableEntry) -> None:
+        """Raise ShardError where the manifest names such a table with other bytes."""
+        for named in _named(self.manifest, wanted):
+            expected = named.splits[split][shard]
+            if expected != table:
+                raise ShardError(
+                    f"Made again, the table has other bytes than the manifest names: sha256 {table.sha256}.",
+                    where=f"{self.store.url}/{named.path}/{table.name}",
+                    expected=f"sha256 {expected.sha256}",
+                    remedy="restore the file, or delete the folder of the tables and the manifest, and give "
+                    "the same line again",
+                )
 
     def _corpus(self, split: str) -> PairCorpus:
         if split not in self._corpora:
@@ -105,7 +121,12 @@ class PairBuilder:
 
 
 def add_pairs(
-    manifest_url: str, config: PairsConfig, *, num_processes: int, task: tuple[int, int] | None = None
+    manifest_url: str,
+    config: PairsConfig,
+    *,
+    num_processes: int,
+    task: tuple[int, int] | None = None,
+    verify: bool = False,
 ) -> bool:
     """Build the pair tables that a data set lacks and name them in its manifest.
 
@@ -114,6 +135,7 @@ def add_pairs(
     Args:
         config: the lengths, and how the pairs are made.
         task: (i, N): build only this share of the tables.
+        verify: of tables that the manifest names already, compare digests and not sizes alone.
 
     Returns:
         whether all tables asked for are there; with tasks, others may still have some to build.
@@ -131,6 +153,7 @@ def add_pairs(
     missing: list[TableJob] = []
     for pair_set, folder in zip(wanted, folders, strict=True):
         agree_on_plan(folder, _plan(manifest, pair_set), {"outlast": __version__})
+        _withdraw_wrong(manifest, pair_set, folder, verify)
         finished = _finished(folder)
         for split, entries in manifest.splits.items():
             for shard, entry in enumerate(entries):
@@ -184,6 +207,35 @@ def _pair_set(config: PairsConfig, length: int) -> PairSet:
         seed=config.seed,
         splits={},
     )
+
+
+def other_pairs(manifest_url: str, lengths: Sequence[int]) -> list[PairsConfig]:
+    """Return how the pairs of other lengths that a manifest names were asked for. Raises ShardError."""
+    return [
+        PairsConfig(
+            lengths=(named.sequence_length,),
+            num_passes=named.num_passes,
+            short_probability=named.short_probability,
+            seed=named.seed,
+        )
+        for named in read_manifest(manifest_url)[0].pairs or ()
+        if named.sequence_length not in lengths
+    ]
+
+
+def _named(manifest: Manifest, wanted: PairSet) -> list[PairSet]:
+    """Return the set of tables that the manifest names already, made as it is wanted now."""
+    rules = replace(wanted, splits={})
+    return [named for named in manifest.pairs or () if replace(named, splits={}) == rules]
+
+
+def _withdraw_wrong(manifest: Manifest, wanted: PairSet, folder: Store, verify: bool) -> None:
+    """Take away the records of tables that the manifest names and that are missing or damaged."""
+    for named in _named(manifest, wanted):
+        tables = [table for tables in named.splits.values() for table in tables]
+        for name, problem in find_wrong(folder, tables, verify=verify).items():
+            log.warning("%s/%s %s", named.path, name, problem)
+            folder.delete(_record_name(name))
 
 
 def _plan(manifest: Manifest, pair_set: PairSet) -> dict[str, str | int | float]:
@@ -240,13 +292,18 @@ def _complete_set(store: Store, manifest: Manifest, length: int) -> PairSet | No
     plan = json.loads(folder.read(PLAN_NAME))["identity"]
     finished = _finished(folder)
     wanted = [entry.name for entries in manifest.splits.values() for entry in entries]
-    if plan["data"] != manifest.fingerprint or not finished.issuperset(wanted):
+    if plan["data"] != manifest.fingerprint:
         return None
     config = PairsConfig(
         num_passes=plan["num_passes"], short_probability=plan["short_probability"], seed=plan["seed"]
     )
+    pair_set = _pair_set(config, length)
+    if named := _named(manifest, pair_set):
+        return named[0]  # some of its tables may be made again just now
+    if not finished.issuperset(wanted):
+        return None
     return replace(
-        _pair_set(config, length),
+        pair_set,
         splits={
             split: tuple(_read_record(folder, entry.name) for entry in entries)
             for split, entries in manifest.splits.items()
@@ -266,12 +323,17 @@ def _record_name(table: str) -> str:
 
 def _read_record(folder: Store, table: str) -> PairTableEntry:
     name = _record_name(table)
+    where = f"{folder.url}/{name}"
     try:
-        return pydantic.TypeAdapter(PairTableEntry).validate_json(folder.read(name))
-    except (pydantic.ValidationError, ObjectNotFound):
+        content = folder.read(name)
+        fields = json.loads(content)
+        if "table" in fields:  # else an earlier version wrote it, unsealed
+            fields = unseal(content, where=where)["table"]
+        return pydantic.TypeAdapter(PairTableEntry).validate_python(fields)
+    except (ValueError, TypeError, RecursionError, ObjectNotFound, SealError):
         raise ShardError(
             "The record of a pair table is damaged.",
-            where=f"{folder.url}/{name}",
+            where=where,
             remedy="delete it and run the same command again",
         ) from None
 

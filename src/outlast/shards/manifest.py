@@ -152,6 +152,11 @@ class Manifest:
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(self.token_dtype)
 
+    @property
+    def files(self) -> tuple[ShardEntry, ...]:
+        """The shards of all splits."""
+        return tuple(itertools.chain.from_iterable(self.splits.values()))
+
     def shards(self, split: str) -> tuple[ShardEntry, ...]:
         """Return the shards of a split. Raises ShardError naming the splits there are."""
         if split not in self.splits:

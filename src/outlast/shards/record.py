@@ -35,6 +35,11 @@ class PieceRecord:
     undecodable_bytes: int
     undecodable: list[tuple[str, int, int]]
 
+    @property
+    def files(self) -> tuple[ShardEntry, ...]:
+        """The files that the piece consists of."""
+        return tuple(self.shards.values())
+
 
 def shard_name(split: str, piece: int, num_shards: int) -> str:
     """Return the name of a shard: ``train-00003-of-00016.safetensors``."""

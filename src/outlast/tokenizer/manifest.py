@@ -75,6 +75,14 @@ def read_tokenizer_manifest(store: Store, prefix: str) -> TokenizerManifest:
     return read_tokenizer(store, prefix)[0]
 
 
+def holds_tokenizer(store: Store, prefix: str, fingerprint: str) -> bool:
+    """Whether the tokenizer of that fingerprint is there, whole."""
+    try:
+        return read_tokenizer_manifest(store, prefix).fingerprint == fingerprint
+    except TokenizerError:
+        return False
+
+
 def read_tokenizer(store: Store, prefix: str) -> tuple[TokenizerManifest, dict[str, bytes]]:
     """Read a tokenizer's manifest and the verified bytes of its files. Raises TokenizerError."""
     where = _object_url(store, prefix, MANIFEST_NAME)
