@@ -15,7 +15,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src"
 HEAD = """# The Python library
 
-Every public name, from its docstring. This page is made by `python scripts/python_reference.py > docs/reference/python.md`.
+Every public name, from its docstring, by `python scripts/python_reference.py > docs/reference/python.md`.
 The keys of a recipe stand in [recipe.md](recipe.md).
 """
 
@@ -42,7 +42,7 @@ def section(module: str, name: str) -> Iterator[str]:
     yield as_markdown(ast.get_docstring(node) or "")
     for part in node.body if isinstance(node, ast.ClassDef) else ():
         if isinstance(part, ast.FunctionDef) and shows(part):
-            yield f"```python\n{name}.{signature(part).removeprefix('def ')}\n```\n"
+            yield f"```python\n{name}.{signature(part).removeprefix('def ').replace('__call__', '')}\n```\n"
             yield as_markdown(ast.get_docstring(part) or "")
 
 
@@ -63,8 +63,10 @@ def signature(node: ast.ClassDef | ast.FunctionDef) -> str:
         if made:
             return f"{head}\n{signature(made[0])}"
         return "\n    ".join([head + (":" if fields else ""), *fields])
-    arguments = split_arguments(ast.unparse(node.args))
     result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    if any(isinstance(decorator, ast.Name) for decorator in node.decorator_list):  # a property
+        return node.name + result.replace(" ->", ":")
+    arguments = [one.replace("=", " = ", 1) for one in split_arguments(ast.unparse(node.args))]
     line = f"def {node.name}({', '.join(arguments)}){result}"
     return (
         line if len(line) <= 100 else f"def {node.name}(\n    " + ",\n    ".join(arguments) + f",\n){result}"
@@ -86,18 +88,20 @@ def split_arguments(text: str) -> list[str]:
 def as_markdown(text: str) -> str:
     """Return a docstring as Markdown: sections as lists, ``code`` as `code`, indented code fenced."""
     lines: list[str] = []
-    in_section = in_code = False
+    in_section = in_code = is_list = False
     for line in inspect.cleandoc(text).replace("``", "`").splitlines():
         indent = len(line) - len(line.lstrip())
         title = re.fullmatch(r"(Args|Returns|Raises|Attributes|Yields):", line)
         if title:
-            in_section = True
+            in_section, is_list = True, False
             lines += [f"**{title[1]}**", ""]
             continue
         in_section = in_section and (indent > 0 or not line)
         if in_section and line:
             item = re.match(r" {4}(\S[^:]*): ", line) if indent == 4 else None
-            lines.append(f"* `{item[1]}`: {line[item.end() :]}" if item else f"  {line.strip()}")
+            is_list = is_list or item is not None
+            text = line.strip() if not is_list else f"  {line.strip()}"
+            lines.append(f"* `{item[1]}`: {line[item.end() :]}" if item else text)
             continue
         if line and indent >= 4 and not in_code:
             lines.append("```python")

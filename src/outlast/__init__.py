@@ -1,10 +1,12 @@
 """Outlast: train your own encoder, from raw text to a Hugging Face model, on machines that can be taken away.
 
-    recipe = outlast.read_recipe("RUN.toml")             a Recipe, which the verbs take
-    manifest = outlast.prepare_data(recipe, "data")      tokenizer, shards, manifest
-    batches = outlast.open_stream(manifest, global_batch_size=32)    numpy arrays, for any framework
-    outlast.train_run(recipe, "run")                     a trained state, resumable at any moment
-    model = outlast.load_model("model")                  a callable from numpy arrays to numpy arrays
+    recipe = outlast.read_recipe("RUN.toml")
+    manifest = outlast.prepare_data(recipe, "data")  # tokenizer, shards, manifest
+    batches = outlast.open_stream(manifest, global_batch_size=32)  # numpy arrays, for any framework
+
+    recipe = outlast.read_recipe("RUN.toml", [f"stream.manifest={manifest}"])
+    outlast.train_run(recipe, "run")  # resumable at any moment
+    model = outlast.load_model(outlast.export_run("run", "model"))  # from numpy arrays to numpy arrays
 
 A name is imported when it is first used, so ``import outlast`` is free and the data half needs no jax. Which
 names there are, and where each comes from, stands in ``__init__.pyi`` alone: type checkers read it, and so

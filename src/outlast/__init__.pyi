@@ -15,9 +15,10 @@ from outlast.run.import_model import import_model as import_model
 from outlast.run.train import train_run as train_run
 from outlast.run.evaluate import evaluate_run as evaluate_run
 from outlast.run.export import export_run as export_run
-from outlast.inference import load_model as load_model
-from outlast.inference import Model as Model
-from outlast.inference import fill_mask as fill_mask
+from outlast.inference.load import load_model as load_model
+from outlast.inference.text import Model as Model
+from outlast.inference.text import fill_mask as fill_mask
+from outlast.inference.pictures import ImageClassifier as ImageClassifier
 
 from outlast.errors import OutlastError as OutlastError
 from outlast.errors import ConfigError as ConfigError

@@ -7,7 +7,7 @@ workers, how they are started and how often; of several processes each has its o
     dataset = StreamDataset("data/manifest.json", global_batch_size=256, sequence_length=512)
     for batch in DataLoader(dataset, batch_size=None, num_workers=3, pin_memory=True):
         loss = model(batch["input_ids"], batch["attention_mask"])
-        step = batch.step + 1      # all the state there is: StreamDataset(..., start_step=step)
+        step = batch.step + 1  # all the state there is: StreamDataset(..., start_step=step)
 
 Needs torch, which nothing else of the package imports.
 """

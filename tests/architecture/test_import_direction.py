@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": LEAVES,
     "training": LEAVES | {"objectives", "models", "stream", "shards", "checkpoint"},
     "huggingface": LEAVES | {"models", "checkpoint", "tokenizer"},
-    "inference": LEAVES | {"huggingface", "models", "tokenizer"},
+    "inference": LEAVES | {"huggingface", "images", "models", "tokenizer"},
     # The recipe holds every table, so it reads every package's config.py; see RECIPE_MAY_IMPORT.
     "recipe": {"config", "errors", "prng"},
     "run": LEAVES

@@ -16,7 +16,7 @@ from outlast.errors import ConfigError, OutlastError, StorageError
 from outlast.huggingface.export import export_model
 from outlast.huggingface.load import load_weights
 from outlast.huggingface.names import to_huggingface
-from outlast.inference import load_model
+from outlast.inference.text import load_text_model as load_model
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import ArchitectureName, EncoderConfig, ModelConfig, resolve_model

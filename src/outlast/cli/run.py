@@ -154,7 +154,7 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, as_json: bool) -> N
 
     Scores are probabilities. With --json, one line for each text: a list of answers for each mask.
     """
-    from outlast.inference import fill_mask as answer
+    from outlast.inference.text import fill_mask as answer
 
     for text, masks in zip(texts, answer(model, list(texts), top=top), strict=True):
         if as_json:

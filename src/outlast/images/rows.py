@@ -170,7 +170,7 @@ class ImageRows:
             return None
         shard, record = place
         try:
-            _show(self.content(place), crop_of, image, self.config.max_pixels)
+            show_picture(self.content(place), crop_of, image, self.config.max_pixels)
         except Undecodable as error:
             tar, offset = self._tar_of(shard), int(self._index_of(shard).offset[record])
             name = member_name(bytes(tar[offset - BLOCK : offset]))
@@ -191,7 +191,7 @@ class ImageRows:
         return {"images": empty((num_rows, size, size, 3), np.uint8), "labels": empty((num_rows,), np.int32)}
 
 
-def _show(content: memoryview, crop_of: CropOf, image: Pixels, max_pixels: int) -> None:
+def show_picture(content: memoryview, crop_of: CropOf, image: Pixels, max_pixels: int) -> None:
     """Fill an example with the crop of a picture. Raises Undecodable."""
     picture = open_picture(content, max_pixels=max_pixels)
     crop = crop_of(picture.width, picture.height)

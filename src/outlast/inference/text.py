@@ -27,6 +27,7 @@ from outlast.models.architectures import ARCHITECTURES
 from outlast.models.attention.random_blocks import is_sparse
 from outlast.models.bert import EncoderInputs
 from outlast.models.config import EncoderConfig
+from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params, unflatten
 from outlast.storage import local_place
 
@@ -52,7 +53,7 @@ class Answer(TypedDict):
 
 
 class Model:
-    """An encoder with its masked-LM head. Made by ``load_model``."""
+    """An encoder with its heads. Made by ``load_model``."""
 
     def __init__(self, config: EncoderConfig, params: Params, folder: Path) -> None:
         self.config = config
@@ -67,6 +68,10 @@ class Model:
     ) -> dict[str, NDArray[np.float32]]:
         """Return ``logits`` (rows, length, vocab_size) and ``last_hidden_state`` (rows, length, hidden_size).
 
+        With a next-sentence head, as of transformers' BertForPreTraining, the logits are
+        ``prediction_logits``, and ``seq_relationship_logits`` (rows, 2) stand beside them: index 1 for a
+        second segment that does not follow the first.
+
         A BigBird attends as it does to sequences of this length, padding included, as in transformers: beside
         longer rows a short one may give something else than alone.
 
@@ -80,7 +85,17 @@ class Model:
         """
         hidden = self.encode(input_ids, attention_mask, token_type_ids)
         flat = hidden.reshape(-1, self.config.hidden_size)
-        return {"logits": self.predict(flat).reshape(*hidden.shape[:2], -1), "last_hidden_state": hidden}
+        logits = self.predict(flat).reshape(*hidden.shape[:2], -1)
+        if not self.config.next_sentence:
+            return {"logits": logits, "last_hidden_state": hidden}
+        first = np.zeros((_power_of_two(len(hidden)), self.config.hidden_size), np.float32)
+        first[: len(hidden)] = hidden[:, 0]
+        relation = np.asarray(_relate(self._params, jnp.asarray(first)))[: len(hidden)]
+        return {
+            "prediction_logits": logits,
+            "seq_relationship_logits": relation,
+            "last_hidden_state": hidden,
+        }
 
     def encode(
         self,
@@ -133,14 +148,8 @@ class Model:
             )
 
 
-def load_model(folder: Path | str) -> Model:
-    """Load a model folder.
-
-    Raises:
-        OutlastError: files that are missing or damaged.
-        ConfigError: a kind of model that is not known.
-    """
-    folder = local_place(folder)
+def load_text_model(folder: Path) -> Model:
+    """Load a folder with an encoder. Errors as of ``load_model``."""
     config, params = load_weights(folder)
     return Model(config, unflatten({name: jnp.asarray(value) for name, value in params.items()}), folder)
 
@@ -158,7 +167,7 @@ def fill_mask(model: Model | Path | str, texts: Sequence[str], *, top: int = 5) 
         ConfigError: ``top`` below 1.
     """
     texts = [texts] if isinstance(texts, str) else texts
-    model = model if isinstance(model, Model) else load_model(model)
+    model = model if isinstance(model, Model) else load_text_model(local_place(model))
     if not 1 <= top <= model.config.vocab_size:
         raise ConfigError(f"Cannot give {top} answers.", expected=f"1 to {model.config.vocab_size}")
     tokenizer, mask_token, mask_id = _load_tokenizer(model)
@@ -178,6 +187,9 @@ def _encode(params: Params, inputs: EncoderInputs, *, config: EncoderConfig) -> 
 @partial(jax.jit, static_argnames="config")
 def _predict(params: Params, hidden: Array, *, config: EncoderConfig) -> Array:
     return ARCHITECTURES[config.architecture].predict_tokens(params, hidden, config=config)
+
+
+_relate = jax.jit(predict_next_sentence)
 
 
 def _power_of_two(number: int) -> int:

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-import outlast.inference as inference
+import outlast.inference.text as inference
 from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.export import export_model
 from outlast.huggingface.load import load_weights
-from outlast.inference import Model, fill_mask, load_model
+from outlast.inference.text import Model, fill_mask
+from outlast.inference.text import load_text_model as load_model
 from outlast.models.bert import EncoderInputs, encode, param_table, predict_tokens
 from outlast.models.config import EncoderConfig, ModelConfig, resolve_model
+from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params, flatten, init_params, unflatten
 
 PIECES = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -50,11 +52,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bigbird(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A BigBird that attends to more than 28 tokens (7 blocks) sparsely."""
-    own = {"architecture": "bigbird", "block_size": 4, "num_random_blocks": 1}
+    own: dict[str, Any] = {"architecture": "bigbird", "block_size": 4, "num_random_blocks": 1}
     return load_model(save_model(tmp_path_factory.mktemp("models") / "bigbird", **own))
 
 
-def save_model(folder: Path, **values: Any) -> Path:
+def save_model(folder: Path, *, next_sentence: bool = False, **values: Any) -> Path:
     tokenizer = byte_level_tokenizer()
     vocabulary = tokenizer.get_vocab()
     special_ids = {role: vocabulary[piece] for role, piece in PIECES.items()}
@@ -63,6 +65,7 @@ def save_model(folder: Path, **values: Any) -> Path:
         vocab_size=tokenizer.get_vocab_size(),
         special_ids=special_ids,
         sequence_length=64,
+        next_sentence=next_sentence,
     )
     rng = np.random.default_rng(0)
     params = {
@@ -102,6 +105,44 @@ def test_outputs_are_those_of_the_model_itself(folder: Path, model: Model) -> No
     assert out.keys() == {"logits", "last_hidden_state"}
     np.testing.assert_allclose(out["last_hidden_state"], hidden, atol=1e-5)
     np.testing.assert_allclose(out["logits"], predict_tokens(params, hidden, config=config), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def two_heads(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A BERT with a next-sentence head."""
+    folder = tmp_path_factory.mktemp("models") / "bert"
+    return load_model(save_model(folder, next_sentence=True, architecture="bert"))
+
+
+def pairs(model: Model) -> tuple[Any, Any, Any]:
+    ids = np.random.default_rng(1).integers(6, model.config.vocab_size, (3, 21))
+    types = np.repeat([[0, 1]], [9, 12], axis=1).repeat(3, axis=0)
+    return ids, np.ones_like(ids), types
+
+
+def test_both_heads_answer_under_transformers_names(two_heads: Model) -> None:
+    _, params = read_params(two_heads.folder)
+    out = two_heads(*pairs(two_heads))
+    assert out.keys() == {"prediction_logits", "seq_relationship_logits", "last_hidden_state"}
+    expected = predict_next_sentence(params, jnp.asarray(out["last_hidden_state"][:, 0]))
+    np.testing.assert_allclose(out["seq_relationship_logits"], expected, atol=1e-5)
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("default")
+def test_transformers_has_the_same_logits_of_both_heads(two_heads: Model) -> None:
+    import torch
+    from transformers import AutoModelForPreTraining
+
+    theirs: Any = AutoModelForPreTraining.from_pretrained(two_heads.folder).eval()
+    ids, mask, types = pairs(two_heads)
+    ours = two_heads(ids, mask, types)
+    with torch.no_grad():
+        found = theirs(
+            torch.tensor(ids), attention_mask=torch.tensor(mask), token_type_ids=torch.tensor(types)
+        )
+    for name in ("prediction_logits", "seq_relationship_logits"):
+        np.testing.assert_allclose(ours[name], found[name].numpy(), atol=1e-5)
 
 
 def read_params(folder: Path) -> tuple[EncoderConfig, Params]:
