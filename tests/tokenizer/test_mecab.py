@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from outlast.errors import ConfigError
-from outlast.tokenizer import mecab
 from outlast.tokenizer.mecab import mecab_segmenter, mecab_word_starts
+from outlast.tokenizer.mecab_words import load_analyser
 
 
 def words_of(text: str) -> list[str]:
@@ -69,7 +69,7 @@ def test_real_text_rises_from_the_beginning_to_the_end(test_data: Path) -> None:
 
 def test_without_the_libraries_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(mecab_segmenter().versions) == {"fugashi", "unidic-lite"}
-    mecab._tagger.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    load_analyser.cache_clear()
     monkeypatch.setitem(sys.modules, "fugashi", None)
     with pytest.raises(ConfigError, match=r"pip install .outlast\[segment\]"):
         mecab_segmenter()

@@ -18,10 +18,10 @@ from support.pretrained import write_byte_level, write_wordpiece
 CLS, SEP = 2, 3
 
 
-def imported(folder: Path) -> Tokenizer:
+def imported(folder: Path, name: str = "imported") -> Tokenizer:
     store = open_store(str(folder))
-    import_tokenizer(folder, store, "imported")
-    return load_tokenizer(store, "imported")
+    import_tokenizer(folder, store, name)
+    return load_tokenizer(store, name)
 
 
 def reference(test_data: Path, name: str) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def test_settings_decide_case_and_accents(test_data: Path, tmp_path: Path) -> No
     lower = imported(tmp_path).encode_batch(texts)
     np.testing.assert_array_equal(lower[0], lower[1])
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    as_it_is = imported(tmp_path).encode_batch(texts)
+    as_it_is = imported(tmp_path, "as_it_is").encode_batch(texts)
     assert list(as_it_is[0]) != list(as_it_is[1])
 
 
@@ -70,10 +70,6 @@ def test_tokenizer_json_goes_before_the_older_files(test_data: Path, tmp_path: P
         ({"vocab.txt": "[UNK]\n"}, "no piece for pad"),
         ({"vocab.txt": "[UNK]\n", "tokenizer_config.json": '{"do_lower_case": 1}'}, "do_lower_case is 1"),
         ({"vocab.txt": "[UNK]\n", "tokenizer_config.json": "[" * 9000}, "tokenizer's settings"),
-        (
-            {"vocab.txt": "[UNK]\n", "tokenizer_config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'},
-            "divides text with MeCab",
-        ),
         ({"vocab.json": "{}"}, "Cannot read the tokenizer: No such file"),
         ({"vocab.json": '{"a": "b"}', "merges.txt": ""}, "The vocabulary is damaged"),
         ({"vocab.json": '{"a": 0}', "merges.txt": "a b\n"}, "The vocabulary is damaged"),

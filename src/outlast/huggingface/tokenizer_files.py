@@ -1,9 +1,10 @@
 """A tokenizer as the files that ``transformers.AutoTokenizer`` loads.
 
-In: a tokenizer of either library. Out: ``tokenizer.json``, ``tokenizer_config.json``,
-``special_tokens_map.json`` in a folder. The ids are ours for any text; what differs by design: transformers
-finds special tokens in text ("[MASK]" in a prompt is the mask), and frames text as [CLS] A [SEP] or [CLS] A
-[SEP] B [SEP]. B has type id 1 where the model has two token types; a model with one gets no type ids.
+In: a tokenizer of any library. Out: ``tokenizer.json``, ``tokenizer_config.json``,
+``special_tokens_map.json`` in a folder; of a tokenizer with MeCab ``vocab.txt`` in place of the first. The
+ids are ours for any text; what differs by design: transformers finds special tokens in text ("[MASK]" in a
+prompt is the mask), and frames text as [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. B
+has type id 1 where the model has two token types; a model with one gets no type ids.
 """
 
 import json
@@ -19,6 +20,7 @@ from outlast.tokenizer.sentencepiece_model import PieceType, SentencePieceModel,
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+VOCABULARY_NAME = "vocab.txt"
 SPECIAL_TOKENS_NAME = "special_tokens_map.json"
 
 
@@ -46,20 +48,35 @@ def write_tokenizer_files(
         "clean_up_tokenization_spaces": False,
         **names,
     }
-    documents = {
-        TOKENIZER_NAME: tokenizer_json(tokenizer, type_vocab_size=type_vocab_size),
-        TOKENIZER_CONFIG_NAME: config,
-        SPECIAL_TOKENS_NAME: names,
-    }
+    documents: dict[str, Any] = {TOKENIZER_CONFIG_NAME: config, SPECIAL_TOKENS_NAME: names}
+    if tokenizer.manifest.library == "mecab":
+        config |= _japanese_settings(tokenizer)
+    else:
+        documents[TOKENIZER_NAME] = tokenizer_json(tokenizer, type_vocab_size=type_vocab_size)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, document in documents.items():
             text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
             (folder / name).write_text(text, encoding="utf-8")
+        if tokenizer.manifest.library == "mecab":
+            lines = "".join(f"{piece}\n" for piece in tokenizer.pieces)
+            (folder / VOCABULARY_NAME).write_text(lines, encoding="utf-8", newline="\n")
     except OSError as error:
         raise TokenizerError(
             f"Cannot write the tokenizer's files: {error.strerror}.", where=str(folder)
         ) from None
+
+
+def _japanese_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the keys of tokenizer_config.json that make transformers' BertJapaneseTokenizer of vocab.txt."""
+    data = json.loads(tokenizer.model)
+    return {
+        "tokenizer_class": "BertJapaneseTokenizer",
+        "word_tokenizer_type": "mecab",
+        "subword_tokenizer_type": data["subwords"],
+        "do_lower_case": data["lowercase"],
+        "mecab_kwargs": {"mecab_dic": "unidic_lite", "normalize_text": data["normalize"]},
+    }
 
 
 def tokenizer_json(tokenizer: Tokenizer, *, type_vocab_size: int) -> dict[str, Any]:

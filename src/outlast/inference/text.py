@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from outlast.errors import ConfigError, OutlastError
+from outlast.huggingface.japanese_text import Encoded, JapaneseText
 from outlast.huggingface.load import load_weights
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.attention.random_blocks import is_sparse
@@ -231,17 +232,26 @@ def _padded(array: IntArray, shape: tuple[int, int], fill: int) -> NDArray[np.in
     return padded
 
 
-def _load_tokenizer(model: Model) -> tuple[Tokenizer, str, int]:
+def _read_tokenizer(folder: Path, settings: dict[str, Any]) -> Tokenizer | JapaneseText:
+    if settings.get("tokenizer_class") == "BertJapaneseTokenizer":
+        return JapaneseText(folder)
+    tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _load_tokenizer(model: Model) -> tuple[Tokenizer | JapaneseText, str, int]:
     path, settings_path = model.folder / "tokenizer.json", model.folder / "tokenizer_config.json"
     try:
         settings = cast(dict[str, Any], dict(json.loads(settings_path.read_text(encoding="utf-8"))))
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = _read_tokenizer(model.folder, settings)
     except FileNotFoundError as error:
         raise OutlastError("There is no tokenizer beside the model.", where=str(error.filename)) from None
+    except OutlastError:
+        raise
     except Exception as error:  # the library raises bare Exception for what it cannot parse
         raise OutlastError(f"Cannot read the tokenizer: {error}", where=str(model.folder)) from None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
     found = settings.get("mask_token")
     mask_token = cast(dict[str, Any], found).get("content") if isinstance(found, dict) else found
     mask_id = tokenizer.token_to_id(mask_token) if isinstance(mask_token, str) else None
@@ -257,8 +267,8 @@ def _load_tokenizer(model: Model) -> tuple[Tokenizer, str, int]:
 
 
 def _encode_text(
-    text: str, tokenizer: Tokenizer, mask_token: str, mask_id: int, config: EncoderConfig
-) -> Encoding:
+    text: str, tokenizer: Tokenizer | JapaneseText, mask_token: str, mask_id: int, config: EncoderConfig
+) -> Encoding | Encoded:
     for spelling in MASK_SPELLINGS:
         text = text.replace(spelling, mask_token)
     encoding = tokenizer.encode(text)
@@ -278,7 +288,11 @@ def _encode_text(
 
 
 def _answer(
-    model: Model, tokenizer: Tokenizer, mask_id: int, encodings: list[Encoding], top: int
+    model: Model,
+    tokenizer: Tokenizer | JapaneseText,
+    mask_id: int,
+    encodings: list[Encoding | Encoded],
+    top: int,
 ) -> list[list[list[Answer]]]:
     shape = (len(encodings), max(len(encoding.ids) for encoding in encodings))
     ids, mask = np.full(shape, model.config.pad_id, np.int32), np.zeros(shape, np.int32)
@@ -305,7 +319,9 @@ def _answer(
     return answers
 
 
-def _filled(tokenizer: Tokenizer, encoding: Encoding, place: int, token: int, mask_id: int) -> str:
+def _filled(
+    tokenizer: Tokenizer | JapaneseText, encoding: Encoding | Encoded, place: int, token: int, mask_id: int
+) -> str:
     """The text with one mask filled; other masks stay, the tokens put around the text go."""
     added = encoding.special_tokens_mask
     kept = [

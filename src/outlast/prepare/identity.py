@@ -58,7 +58,8 @@ def build_identity(
         "files": {file.name: _describe_file(file, is_mixed) for file in files},
         "held_out_files": {file.name: _describe_file(file, is_mixed) for file in held_out},
     }
-    return identity, {"outlast": __version__, library: version(library)}
+    package = "fugashi" if library == "mecab" else library
+    return identity, {"outlast": __version__, package: version(package)}
 
 
 def agree_on_build(

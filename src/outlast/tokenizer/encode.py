@@ -1,4 +1,4 @@
-"""Text to ids and back, the same for both libraries.
+"""Text to ids and back, the same for all libraries.
 
 In: the folder of a tokenizer and strings. Out: int32 arrays of ids without [CLS] and [SEP]. No text encodes
 to a control id: "[CLS]" in a document is six characters. Encoding is single-threaded, because building runs
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from outlast.errors import TokenizerError
 from outlast.storage import Store
 from outlast.tokenizer.fast_bpe import fast_encoder
-from outlast.tokenizer.manifest import MODEL_NAMES, TokenizerManifest, read_tokenizer
+from outlast.tokenizer.manifest import MODEL_NAMES, Library, TokenizerManifest, read_tokenizer
+from outlast.tokenizer.mecab_words import CONTINUATION, MecabSubwords
 
 _NO_IDS = np.zeros(0, np.int32)
 _BYTE_LETTERS = set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
@@ -225,6 +226,37 @@ class TokenizersTokenizer(Tokenizer):
         return {token.content for token in added if token.special}
 
 
+class MecabTokenizer(Tokenizer):
+    """Encodes the words that MeCab finds in Japanese, as ``BertJapaneseTokenizer`` of transformers does."""
+
+    def __init__(self, manifest: TokenizerManifest, model: bytes) -> None:
+        super().__init__(manifest, model)
+        self._subwords = MecabSubwords(model)
+        _check_size(manifest, len(self._subwords.pieces))
+
+    def _encode(self, texts: list[str]) -> list[NDArray[np.int32]]:
+        check_text(texts)
+        return [np.array(self._subwords.encode(text), np.int32) for text in texts]
+
+    def _encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        check_text(texts)
+        return [self._subwords.encode_spans(text) for text in texts]
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
+        control = set(self.manifest.special_ids.values()) - {self.manifest.special_ids["unk"]}
+        pieces = [self.pieces[number] for number in self._checked(ids) if number not in control]
+        return " ".join(pieces).replace(f" {CONTINUATION}", "").strip()
+
+    def _list_pieces(self) -> list[str]:
+        return self._subwords.pieces
+
+    def unknown_piece(self) -> tuple[str | None, bool]:
+        return "[UNK]", False
+
+    def _list_control(self) -> set[str]:
+        return set()
+
+
 def load_tokenizer(store: Store, prefix: str) -> Tokenizer:
     """Load the tokenizer in the folder ``<prefix>/`` of a store, every file verified.
 
@@ -237,8 +269,14 @@ def load_tokenizer(store: Store, prefix: str) -> Tokenizer:
 
 def make_tokenizer(manifest: TokenizerManifest, model: bytes) -> Tokenizer:
     """Return the tokenizer of a manifest and the bytes of its vocabulary file."""
-    backend = SentencePieceTokenizer if manifest.library == "sentencepiece" else TokenizersTokenizer
-    return backend(manifest, model)
+    return _BACKENDS[manifest.library](manifest, model)
+
+
+_BACKENDS: dict[Library, type[Tokenizer]] = {
+    "sentencepiece": SentencePieceTokenizer,
+    "tokenizers": TokenizersTokenizer,
+    "mecab": MecabTokenizer,
+}
 
 
 def hide_special_tokens(model: bytes) -> str:

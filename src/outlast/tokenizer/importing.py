@@ -26,6 +26,7 @@ from outlast.tokenizer.manifest import (
     read_tokenizer_manifest,
     write_tokenizer,
 )
+from outlast.tokenizer.mecab_words import MecabSubwords
 from outlast.tokenizer.sentencepiece_model import append_control_pieces, parse_model
 from outlast.tokenizer.vocabulary_files import find_vocabulary, read_vocabulary
 
@@ -75,7 +76,9 @@ def read_foreign(file: Path, *, append_missing: bool = False) -> tuple[Tokenizer
     file = find_vocabulary(file)
     content = read_vocabulary(file)
     try:
-        if content.lstrip()[:1] == b"{":
+        if content.startswith(b'{\n"subwords"'):
+            library, kind, pieces = _read_mecab(content)
+        elif content.lstrip()[:1] == b"{":
             library, kind, pieces, content = _read_json(content, append_missing)
         else:
             library, kind, pieces, content = _read_sentencepiece(content, append_missing)
@@ -98,6 +101,11 @@ def _read_sentencepiece(content: bytes, append_missing: bool) -> tuple[Library, 
         content = append_control_pieces(content, names)
         pieces += names
     return "sentencepiece", model.kind, pieces, content
+
+
+def _read_mecab(content: bytes) -> tuple[Library, str, list[str]]:
+    subwords = MecabSubwords(content)
+    return "mecab", "character" if subwords.is_character else "wordpiece", subwords.pieces
 
 
 def _read_json(content: bytes, append_missing: bool) -> tuple[Library, str, list[str], bytes]:
@@ -138,7 +146,7 @@ def _make_manifest(
         role: next(name for name in names if name in pieces) for role, names in SPECIAL_NAMES.items()
     }
     return TokenizerManifest(
-        kind=cast(Literal["unigram", "bpe", "wordpiece"], kind),
+        kind=cast(Literal["unigram", "bpe", "wordpiece", "character"], kind),
         library=library,
         vocab_size=len(pieces),
         special_ids={role: pieces.index(name) for role, name in special_pieces.items()},

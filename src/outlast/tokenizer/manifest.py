@@ -21,8 +21,12 @@ VERSION = 1
 MANIFEST_NAME = "manifest.json"
 SPECIAL_ROLES = ("pad", "unk", "cls", "sep", "mask")
 
-Library = Literal["sentencepiece", "tokenizers"]
-MODEL_NAMES: dict[Library, str] = {"sentencepiece": "tokenizer.model", "tokenizers": "tokenizer.json"}
+Library = Literal["sentencepiece", "tokenizers", "mecab"]
+MODEL_NAMES: dict[Library, str] = {
+    "sentencepiece": "tokenizer.model",
+    "tokenizers": "tokenizer.json",
+    "mecab": "mecab.json",
+}
 """The file that holds the vocabulary, by library."""
 
 
@@ -31,14 +35,14 @@ class TokenizerManifest:
     """What a tokenizer is.
 
     Attributes:
-        kind: unigram, bpe or wordpiece.
+        kind: unigram, bpe, wordpiece or character.
         special_ids: ids by role: pad, unk, cls, sep, mask. All differ.
         special_pieces: their names, by role.
         files: sha256 of each file, by its name within the folder.
         training: configuration, counts and versions; what produced the files, no part of the identity.
     """
 
-    kind: Literal["unigram", "bpe", "wordpiece"]
+    kind: Literal["unigram", "bpe", "wordpiece", "character"]
     library: Library
     vocab_size: int
     special_ids: dict[str, int]

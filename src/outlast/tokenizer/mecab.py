@@ -4,7 +4,6 @@ In: text. Out: where its words begin, in characters. One dictionary that comes w
 downloaded or configured, and the same text gives the same words everywhere.
 """
 
-import functools
 import re
 from importlib.metadata import version
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.errors import ConfigError
+from outlast.tokenizer.mecab_words import load_analyser
 from outlast.tokenizer.words import Segmenter
 
 # MeCab builds one lattice for all that it is given, and crashes on about two million characters.
@@ -53,18 +52,6 @@ def _byte_starts(tagger: Any, line: str, offset: int) -> NDArray[np.int64]:
     return found + offset
 
 
-@functools.cache
 def _tagger() -> Any:
-    """Return the library's analyser with its dictionary, loaded once in a process. Raises ConfigError."""
-    try:
-        import fugashi
-        import unidic_lite
-    except ImportError:
-        raise ConfigError(
-            "Japanese words cannot be told apart: fugashi and unidic-lite are not installed.",
-            where="shards.words",
-            remedy='pip install "outlast[segment]"',
-        ) from None
-    # Of each word nothing but the byte it begins at; the empty type outdoes the dictionary's own.
-    library: Any = fugashi
-    return library.GenericTagger(f'-r /dev/null -d "{unidic_lite.DICDIR}" -O "" -F%ps, -U%ps,')
+    """Return the library's analyser, which writes of each word the byte it begins at."""
+    return load_analyser("%ps,")

@@ -14,6 +14,7 @@ from typing import Any, cast
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from outlast.errors import TokenizerError
+from outlast.tokenizer.mecab_words import dictionary, load_analyser
 
 _WORDPIECE, _BPE, _MERGES = "vocab.txt", "vocab.json", "merges.txt"
 _SETTINGS = "tokenizer_config.json"
@@ -57,12 +58,6 @@ def read_vocabulary(file: Path) -> bytes:
 
 def _wordpiece(file: Path) -> bytes:
     settings = _settings(file)
-    if "Japanese" in str(settings.get("tokenizer_class")):
-        raise TokenizerError(
-            "A BertJapaneseTokenizer divides text with MeCab first, which vocab.txt does not say.",
-            where=str(file),
-            remedy="import the weights of a model with tokenizer.json, or train another vocabulary",
-        )
     pieces = _text(file).split("\n")
     if pieces and not pieces[-1]:
         pieces.pop()
@@ -71,6 +66,8 @@ def _wordpiece(file: Path) -> bytes:
     if repeated or "[UNK]" not in pieces:
         problem = f"repeats {repeated[:3]}" if repeated else "has no [UNK]"
         raise TokenizerError(f"The vocabulary {problem}.", where=str(file), expected="a piece on each line")
+    if "Japanese" in str(settings.get("tokenizer_class")):
+        return _mecab(file, settings, pieces)
     tokenizer = Tokenizer(
         models.WordPiece({piece: index for index, piece in enumerate(pieces)}, unk_token="[UNK]")
     )
@@ -82,6 +79,47 @@ def _wordpiece(file: Path) -> bytes:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return _with_special(tokenizer, set(pieces))
+
+
+def _mecab(file: Path, settings: dict[str, Any], pieces: list[str]) -> bytes:
+    """Return the vocabulary of a ``BertJapaneseTokenizer`` as a ``mecab.json``.
+
+    Raises:
+        TokenizerError: one that divides text by anything but MeCab with the dictionary unidic-lite, or whose
+            dictionary is not named: its default is another in older versions of transformers.
+    """
+    given = settings.get("mecab_kwargs")
+    options = cast(dict[str, Any], given) if isinstance(given, dict) else {}
+    subwords = settings.get("subword_tokenizer_type", "wordpiece")
+    wanted: list[tuple[str, Any, tuple[Any, ...]]] = [
+        ("word_tokenizer_type", settings.get("word_tokenizer_type", "basic"), ("mecab",)),
+        ("subword_tokenizer_type", subwords, ("wordpiece", "character")),
+        ("do_word_tokenize", settings.get("do_word_tokenize", True), (True,)),
+        ("do_subword_tokenize", settings.get("do_subword_tokenize", True), (True,)),
+        ("never_split", settings.get("never_split") or None, (None,)),
+        ("mecab_kwargs.mecab_dic", options.get("mecab_dic", "not given"), ("unidic_lite",)),
+        ("mecab_kwargs.mecab_option", options.get("mecab_option") or None, (None,)),
+        ("mecab_kwargs.normalize_text", options.get("normalize_text", True), (True, False)),
+    ]
+    unknown_keys = sorted(options.keys() - {"mecab_dic", "mecab_option", "normalize_text"})
+    wanted += [(f"mecab_kwargs.{key}", options[key], ("not given",)) for key in unknown_keys]
+    for key, found, possible in wanted:
+        if found not in possible:
+            raise TokenizerError(
+                f"{key} is {found!r}, which this package cannot compute exactly.",
+                where=str(file.with_name(_SETTINGS)),
+                expected=" or ".join(map(repr, possible)),
+                remedy="write down what the model was trained with, or train another vocabulary",
+            )
+    load_analyser("%ps,%pe,")
+    document = {
+        "subwords": subwords,
+        "normalize": options.get("normalize_text", True),
+        "lowercase": bool(_flag(settings, "do_lower_case", file, default=False)),
+        "dictionary": dictionary(),
+        "vocab": pieces,
+    }
+    return (json.dumps(document, ensure_ascii=False, indent=0) + "\n").encode()
 
 
 def _byte_level_bpe(file: Path) -> bytes:

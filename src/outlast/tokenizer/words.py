@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import TokenizerError
-from outlast.tokenizer.encode import SentencePieceTokenizer, Tokenizer
+from outlast.tokenizer.encode import MecabTokenizer, SentencePieceTokenizer, Tokenizer
+from outlast.tokenizer.mecab_words import CONTINUATION
 from outlast.tokenizer.sentencepiece_model import PieceType, parse_model
 
 _SPACE_MARK = "▁"
@@ -184,6 +185,9 @@ def _marks(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     if isinstance(tokenizer, SentencePieceTokenizer):
         kinds = [piece.type for piece in parse_model(tokenizer.model).pieces]
         alone = [kind == PieceType.USER_DEFINED for kind in kinds]
+    elif isinstance(tokenizer, MecabTokenizer):
+        prefix = CONTINUATION if tokenizer.manifest.kind == "wordpiece" else None
+        alone = [False] * len(pieces)
     else:
         data: dict[str, Any] = json.loads(tokenizer.model)
         if data["model"].get("type") == "WordPiece":
