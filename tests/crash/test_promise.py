@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.checkpoint.inspect import digest_run
+from outlast.run.checkpoints import digest_run
 from support.command import Command
 from support.datasets import TINY
 
