@@ -38,6 +38,7 @@ STARTUP = Path(__file__).parent / "support" / "startup"
 os.environ[LOG] = str(REFUSED_ELSEWHERE)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH")]))
 
+os.environ["XDG_CACHE_HOME"] = str(Path(_watched.name, "cache"))  # nothing stays in the user's own
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # No silent broadcast over a missing dimension. (No silent change of type: the fixture strict_numerics.)
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")

@@ -11,13 +11,14 @@ import pytest
 
 from outlast.storage import LocalStore, open_store
 from support.faults import FaultyProxy
-from support.files import serving_folder
+from support.files import serving_folder, serving_ranges
 from support.gcs import GcsServer, gcs_variables
 from support.nginx import serving_by_nginx
 from support.s3 import S3Server, s3_variables
 
+_SERVERS = {"http": serving_ranges, "nginx": serving_by_nginx, "plain": serving_folder}
 PutFar = Callable[[str, Path], AbstractContextManager[tuple[str, FaultyProxy]]]
-"""From ``s3``, ``gcs``, ``http`` or ``nginx`` and a folder to its URL there and the proxy before it."""
+"""From ``s3``, ``gcs``, ``http``, ``nginx`` or ``plain`` (no ranges), and a folder, to its URL and proxy."""
 
 
 @pytest.fixture
@@ -26,9 +27,11 @@ def put_far(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
     @contextmanager
     def put(kind: str, folder: Path) -> Generator[tuple[str, FaultyProxy]]:
-        if kind in ("http", "nginx"):
-            serving = serving_folder if kind == "http" else serving_by_nginx
-            with serving(folder) as url, FaultyProxy("127.0.0.1", int(url.rpartition(":")[2])) as proxy:
+        if kind in _SERVERS:
+            with (
+                _SERVERS[kind](folder) as url,
+                FaultyProxy("127.0.0.1", int(url.rpartition(":")[2])) as proxy,
+            ):
                 yield proxy.url, proxy
             return
         server: S3Server | GcsServer = request.getfixturevalue(f"{kind}_server")

@@ -38,7 +38,6 @@ from outlast.version import __version__
 _NAME = pydantic.TypeAdapter(Name)
 _MOST_NAME = 200
 _MOST_NAMED = 20
-_RANGE_BYTES = 8 * 2**20
 _SPLITS = ("train", "validation", "test")
 
 
@@ -272,25 +271,36 @@ def opened_tar(
     try:
         if path is not None:
             with path.open("rb") as file:
-                if file.seek(0, 2) != size_bytes:
-                    raise ShardError(
-                        "The tar has changed since the build began.",
-                        where=url,
-                        expected=f"{size_bytes} bytes",
-                        remedy="import it when nobody writes to it",
-                    )
+                _check_size(file.seek(0, 2), size_bytes, url)
                 yield file
             return
         if spool_folder is not None:
             spool_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=spool_folder) as copy:
-            for start in range(0, size_bytes, _RANGE_BYTES):
-                length = min(_RANGE_BYTES, size_bytes - start)
-                copy.write(
-                    store.retry(lambda start=start, length=length: store.read_range(name, start, length))
-                )
+            _copy(store, name, size_bytes, copy, url)
             yield copy
     except OSError as error:
         if path is not None:
             raise StorageError(f"The tar cannot be read: {error.strerror}.", where=str(path)) from error
         raise spool_failed(error) from error
+
+
+def _copy(store: Store, name: str, size_bytes: int, file: BinaryIO, url: str) -> None:
+    def take(start: int, content: bytes) -> None:
+        if start == 0:
+            file.seek(0)
+            file.truncate()
+        file.write(content)
+
+    store.download(name, take)
+    _check_size(file.tell(), size_bytes, url)
+
+
+def _check_size(found: int, size_bytes: int, url: str) -> None:
+    if found != size_bytes:
+        raise ShardError(
+            "The tar has changed since the build began.",
+            where=url,
+            expected=f"{size_bytes} bytes",
+            remedy="import it when nobody writes to it",
+        )

@@ -7,30 +7,44 @@ obstore cannot be told so.
 
 import http.client
 import io
+import logging
 import socket
 import ssl
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from outlast.errors import ConfigError, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage.addresses import resolve
+from outlast.storage.fetched import fetch, open_fetched
 from outlast.storage.spool import spool_failed
 from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 _SKIP_BYTES = 2**20
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNQUOTED = "/%:@!$&'()*+,;=~"
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst")
 """Of objects with these endings some servers call the content its encoding."""
+_told: set[str] = set()
+"""Servers of which it was said that they give no ranges."""
 _is_repeated: ContextVar[bool] = ContextVar("is_repeated", default=False)
+
+
+class _NotTaken(Exception):
+    """What is to be done with a body failed."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__()
+        self.reason = reason
 
 
 class HttpStore(Store):
@@ -49,6 +63,8 @@ class HttpStore(Store):
         except OSError:
             pass  # no network yet: said when something is read
         self._opener = _build_opener()
+        self._has_ranges: bool | None = None
+        self._learning = threading.Lock()
 
     def read(self, name: str) -> bytes:
         return self._ask(name, {}, lambda response: response.read())
@@ -56,21 +72,36 @@ class HttpStore(Store):
     def read_range(self, name: str, start: int, length: int) -> bytes:
         if length == 0:
             return b""
+        if self._has_ranges is False and start + length > _SKIP_BYTES:
+            return self._read_fetched(name, start, length)
 
-        def take(response: http.client.HTTPResponse) -> bytes:
-            if response.status != http.client.PARTIAL_CONTENT:
-                _skip(response, start)  # a server that knows no ranges sends the whole
-            else:
+        def take(response: http.client.HTTPResponse) -> bytes | None:
+            if response.status == http.client.PARTIAL_CONTENT:
                 _check_range(response.headers.get("Content-Range"), start, f"{self.url}/{name}")
+            elif start + length > _SKIP_BYTES and start:
+                self._learn(has_ranges=False)
+                return None
+            else:
+                _skip(response, start)
             return _read(response, length)
 
         content = self._ask(name, {"Range": f"bytes={start}-{start + length - 1}"}, take)
+        if content is None:
+            return self._read_fetched(name, start, length)
+        return self._of_length(content, name, start, length)
+
+    def _of_length(self, content: bytes, name: str, start: int, length: int) -> bytes:
         if len(content) != length:
             raise StorageError(
                 f"The object ends early: {len(content)} of {length} bytes from {start}.",
                 where=f"{self.url}/{name}",
             )
         return content
+
+    def _read_fetched(self, name: str, start: int, length: int) -> bytes:
+        with self.open(name) as file:
+            file.seek(start)
+            return self._of_length(file.read(length), name, start, length)
 
     def size_bytes(self, name: str) -> int:
         size = self._ask(name, {}, lambda response: response.headers.get("Content-Length"), method="HEAD")
@@ -79,31 +110,78 @@ class HttpStore(Store):
         return int(size)
 
     def open(self, name: str) -> io.BufferedIOBase:
-        """As everywhere; from a server that knows no ranges the object is fetched whole, onto the disk."""
-        if self.size_bytes(name) and self._knows_ranges(name):
+        """As everywhere. From a server that gives no ranges the object is fetched whole, once for all
+        processes of this machine (``fetched``).
+        """
+        size, version = self._ask(name, {}, _describe, method="HEAD")
+        if size is None or version is None:  # no way to tell an old copy from a new object
+            return super().open(name) if self.gives_ranges(name) else self._fetch_for_once(name)
+        version = f"{self.url}/{name}\n{version}"
+        file = open_fetched(version)
+        if file is None and size and self.gives_ranges(name):
             return super().open(name)
-        file = tempfile.TemporaryFile()  # noqa: SIM115
+        return cast(io.BufferedIOBase, file or fetch(version, size, lambda part: self._fetch(name, part)))
 
-        def take(response: http.client.HTTPResponse) -> None:
-            file.seek(0)
-            file.truncate()
+    def gives_ranges(self, name: str) -> bool:
+        with self._learning:
+            if self._has_ranges is None:
+                partial = http.client.PARTIAL_CONTENT
+                found = self._ask(name, {"Range": "bytes=0-0"}, lambda response: response.status == partial)
+                self._learn(has_ranges=found)
+        return self._has_ranges is True
+
+    def _learn(self, *, has_ranges: bool) -> None:
+        self._has_ranges = has_ranges
+        server = self._address.partition("://")[2].partition("/")[0]
+        if not has_ranges and server not in _told:
+            _told.add(server)
+            _log.info("%s gives no ranges: each file that is read from it is fetched whole, once", server)
+
+    def download(self, name: str, take: Callable[[int, bytes], object]) -> None:
+        if self.gives_ranges(name):
+            return super().download(name, take)
+
+        def take_all(response: http.client.HTTPResponse) -> None:
+            position = 0
             while content := _read(response, _SKIP_BYTES):
                 try:
-                    file.write(content)
+                    take(position, content)
                 except OSError as error:
-                    raise spool_failed(error) from error
+                    raise _NotTaken(error) from None  # of the taker's disk: it says nothing about the server
+                position += len(content)
 
         try:
-            self._ask(name, {}, take)
+            self._ask(name, {}, take_all)
+        except _NotTaken as failure:
+            raise failure.reason from None
+
+    def _fetch(self, name: str, file: BinaryIO) -> None:
+        def take(start: int, content: bytes) -> None:
+            if start == 0:
+                file.seek(0)
+                file.truncate()
+            file.write(content)
+
+        self.download(name, take)
+
+    def _fetch_for_once(self, name: str) -> io.BufferedIOBase:
+        _log.warning(
+            "%s/%s: the server gives no ranges, and neither ETag nor Last-Modified: it is fetched whole each "
+            "time it is opened",
+            self.url,
+            name,
+        )
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._fetch(name, file)
+        except OSError as error:
+            file.close()
+            raise spool_failed(error) from error
         except BaseException:
             file.close()
             raise
         file.seek(0)
         return cast(io.BufferedIOBase, file)
-
-    def _knows_ranges(self, name: str) -> bool:
-        partial = http.client.PARTIAL_CONTENT
-        return self._ask(name, {"Range": "bytes=0-0"}, lambda response: response.status == partial)
 
     def retry(self, action: Callable[[], T], pause: Pause = time.sleep) -> T:
         """As everywhere. What repeats itself, such as ``read``, leaves that to a ``retry`` around it."""
@@ -195,6 +273,14 @@ def _check_encoding(encoding: str | None, url: str) -> None:
             where=url,
             remedy="let the server, or the proxy before it, send the files as they are",
         )
+
+
+def _describe(response: http.client.HTTPResponse) -> tuple[int | None, str | None]:
+    """Return the size of an object and what changes with its content, None where the server does not say."""
+    size = response.headers.get("Content-Length", "")
+    marks = [response.headers.get(name) for name in ("ETag", "Last-Modified")]
+    version = "\n".join([size, *(mark or "" for mark in marks)]) if any(marks) else None
+    return int(size) if size.isdecimal() else None, version
 
 
 def _skip(response: http.client.HTTPResponse, count: int) -> None:

@@ -25,6 +25,7 @@ Pause = Callable[[float], object]
 
 _COMPARE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 2**16
+_PIECE_BYTES = 8 * 2**20
 
 
 class ObjectInfo(NamedTuple):
@@ -102,6 +103,24 @@ class Store(ABC):
             return self.retry(lambda: self.read_range(name, start, length))
 
         return io.BufferedReader(RangeReader(read_range, size), _BUFFER_BYTES)
+
+    def url_of(self, name: str) -> str:
+        """Return where an object lies, for messages."""
+        return f"{self.url}/{name}"
+
+    def gives_ranges(self, name: str) -> bool:
+        """Whether a part of an object costs no more than its bytes."""
+        return True
+
+    def download(self, name: str, take: Callable[[int, bytes], object]) -> None:
+        """Give a whole object in order, in pieces of some MiB: where each begins and its bytes.
+
+        It begins again at 0 where it was interrupted and cannot go on. Raises ObjectNotFound, StorageError.
+        """
+        size = self.retry(lambda: self.size_bytes(name))
+        for start in range(0, size, _PIECE_BYTES):
+            length = min(_PIECE_BYTES, size - start)
+            take(start, self.retry(lambda start=start, length=length: self.read_range(name, start, length)))
 
     def exists(self, name: str) -> bool:
         try:

@@ -19,12 +19,12 @@ import numpy as np
 
 from outlast.errors import StorageError
 from outlast.shards.manifest import FileEntry
-from outlast.storage import Pause, Store
+from outlast.storage import Store
 from outlast.stream.blocks import Batch
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from outlast.stream.remote.cancel import Cancellation, Cancelled
-from outlast.stream.remote.ranges import InFlight, copy_in_order
+from outlast.stream.remote.ranges import InFlight, copy_object
 
 _LATENCY_REQUESTS = 7
 _NEAR = 1.25
@@ -184,12 +184,12 @@ def _measure_latency(store: Store, names: list[tuple[str, int]]) -> float:
 
 
 def _measure_store(store: Store, names: list[tuple[str, int]], seconds: float) -> float:
-    """Return the bytes per second of reading shards, one after the other, by ranges side by side."""
+    """Return the bytes per second of reading shards, one after the other, as the stream does."""
     in_flight = InFlight()
     began = time.perf_counter()
     num_bytes = 0
 
-    def count(content: bytes) -> None:
+    def count(_: int, content: bytes) -> None:
         nonlocal num_bytes
         num_bytes += len(content)
 
@@ -197,13 +197,8 @@ def _measure_store(store: Store, names: list[tuple[str, int]], seconds: float) -
         return time.perf_counter() - began > seconds
 
     for name, size in _around(names):
-        wanted = Cancellation(is_over)
-
-        def read(start: int, length: int, name: str = name, pause: Pause = wanted.pause) -> bytes:
-            return store.retry(lambda: store.read_range(name, start, length), pause)
-
         try:
-            copy_in_order(read, size, count, in_flight, wanted)
+            copy_object(store, name, size, count, in_flight, Cancellation(is_over))
         except Cancelled:
             break
         if is_over():

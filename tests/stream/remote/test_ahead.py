@@ -23,9 +23,10 @@ from outlast.stream import loader
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from outlast.stream.remote import ranges
+from outlast.stream.remote.ranges import copy_in_order
 from support.datasets import write_counting_data
 from support.faults import FaultyProxy
-from support.files import serving_folder
+from support.files import serving_ranges
 
 NUM_SHARDS = 12
 SHARD_EXAMPLES = 10
@@ -51,7 +52,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
 
 @pytest.fixture
 def far(data: tuple[Path, Manifest]) -> Iterator[FaultyProxy]:
-    with serving_folder(data[0]) as url, FaultyProxy("127.0.0.1", int(url.rpartition(":")[2])) as proxy:
+    with serving_ranges(data[0]) as url, FaultyProxy("127.0.0.1", int(url.rpartition(":")[2])) as proxy:
         yield proxy
 
 
@@ -117,7 +118,7 @@ def test_each_shard_comes_once_and_is_hashed_once(
     assert len(take(batches, num_steps)) == num_steps
     batches.close()
     sizes = [entry.size_bytes for entry in data[1].splits["train"]]
-    assert len(far.seen) == sum(-(-size // 256) for size in sizes)
+    assert len(far.seen) == 1 + sum(-(-size // 256) for size in sizes), "one asks for ranges"
     assert not hashed, "what this process has written is verified as it comes"
     assert take(make_stream(far.url, tmp_path).batches_from(0), 3)
 
@@ -257,7 +258,7 @@ class SmallDisk:
         mine = object()
         self._written[mine] = 0
         try:
-            ranges.copy_in_order(read, size, write, in_flight, cancellation)
+            copy_in_order(read, size, write, in_flight, cancellation)
         finally:
             del self._written[mine]
 
@@ -274,7 +275,7 @@ def test_a_disk_that_is_smaller_than_the_limit_is_a_limit(
 ) -> None:
     cache = tmp_path / "cache"
     disk = SmallDisk(cache, int(num_shards * data[1].splits["train"][0].size_bytes))
-    monkeypatch.setattr("outlast.stream.remote.cache.copy_in_order", disk.copy_in_order)
+    monkeypatch.setattr("outlast.stream.remote.ranges.copy_in_order", disk.copy_in_order)
     stream = make_stream(far.url, cache)
     batches = stream.batches_from(0) if reads_ahead else map(stream.batch, itertools.count())
     assert take(batches, 24) == take(make_stream(str(data[0]), tmp_path).batches_from(0), 24)
@@ -285,7 +286,7 @@ def test_a_disk_without_room_for_a_shard_is_an_error_of_every_reader(
 ) -> None:
     """They are many, and none waits for another one that gets no further either."""
     disk = SmallDisk(tmp_path / "cache", 300)
-    monkeypatch.setattr("outlast.stream.remote.cache.copy_in_order", disk.copy_in_order)
+    monkeypatch.setattr("outlast.stream.remote.ranges.copy_in_order", disk.copy_in_order)
     stream = make_stream(far.url, tmp_path / "cache", global_batch_size=NUM_SHARDS * SHARD_EXAMPLES)
     with pytest.raises(StorageError, match="No space left"):
         stream.batch(0)

@@ -24,7 +24,7 @@ from outlast.errors import ObjectNotFound, ShardError, StorageError, StoreUnreac
 from outlast.logs import log
 from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
-from outlast.stream.remote.cache_files import (
+from outlast.storage.cache_files import (
     PART,
     PAUSE_SECONDS,
     HandingOver,
@@ -34,7 +34,7 @@ from outlast.stream.remote.cache_files import (
     part_of,
 )
 from outlast.stream.remote.cancel import Cancellation
-from outlast.stream.remote.ranges import InFlight, copy_in_order
+from outlast.stream.remote.ranges import InFlight, copy_object
 
 _ATTEMPTS = 3
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -232,20 +232,20 @@ class ShardCache:
         )
 
     def _copy(self, wish: _Wish, part: BinaryIO) -> str:
-        """Copy a shard by parallel range reads, in order; return its sha256."""
-        store, entry = wish.store, wish.entry
-        wanted = Cancellation(wish.cancellation.is_cancelled)
+        """Copy a shard in order, from its beginning; return its sha256."""
         digest = hashlib.sha256()
 
-        def read(start: int, length: int) -> bytes:
-            return store.retry(lambda: store.read_range(entry.name, start, length), wanted.pause)
-
-        def take(content: bytes) -> None:
+        def take(start: int, content: bytes) -> None:
+            nonlocal digest
+            if start == 0:  # again, where a whole object was interrupted
+                digest = hashlib.sha256()
+                part.seek(0)
             digest.update(content)
             part.write(content)
 
+        wanted = Cancellation(wish.cancellation.is_cancelled)
         try:
-            copy_in_order(read, entry.size_bytes, take, self.in_flight, wanted)
+            copy_object(wish.store, wish.entry.name, wish.entry.size_bytes, take, self.in_flight, wanted)
         except StorageError as error:
             raise _explain(wish, error) from None
         return digest.hexdigest()

@@ -1,10 +1,12 @@
 """An object in order, by ranges that are asked for side by side, as many as fill the way to the store.
+A server that gives no ranges is asked once for the whole.
 
 In: a way to read a range, and the object's size. Out: its bytes, from the first to the last. How many
 requests are under way follows what is measured: the rate at which answers come, times how long one takes, is
 what fills the way to the store (Little's law); twice that keeps it full. More would only hold memory.
 """
 
+import itertools
 import math
 import threading
 import time
@@ -12,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from outlast.errors import StorageError
+from outlast.storage import Store
 from outlast.stream.remote.cancel import Cancellation
 
 RANGE_BYTES = 4 * 2**20
@@ -82,6 +86,55 @@ class InFlight:
             latency = min(shortest for _, shortest in self._rounds)
             self.limit = max(LEAST_IN_FLIGHT, min(MOST_IN_FLIGHT, math.ceil(2 * rate * latency)))
             self._free.notify_all()
+
+
+def copy_object(
+    store: Store,
+    name: str,
+    size_bytes: int,
+    take: Callable[[int, bytes], object],
+    in_flight: InFlight,
+    cancellation: Cancellation,
+) -> None:
+    """Give an object of a store its pieces in order: by ranges, or whole where its server gives none.
+
+    Args:
+        size_bytes: of the object, as the manifest says.
+        take: gets where a piece begins and the piece. Begins again at 0 where a whole object was interrupted.
+        in_flight, cancellation: as of ``copy_in_order``.
+
+    Raises:
+        Cancelled: the object is wanted no longer.
+        StorageError: it cannot be read, or has another size.
+    """
+
+    def read(start: int, length: int) -> bytes:
+        return store.retry(lambda: store.read_range(name, start, length), cancellation.pause)
+
+    # What fits into one range is one request, whatever the server does with it.
+    if size_bytes <= RANGE_BYTES or store.retry(lambda: store.gives_ranges(name), cancellation.pause):
+        position = itertools.count(0, RANGE_BYTES)
+        copy_in_order(
+            read, size_bytes, lambda content: take(next(position), content), in_flight, cancellation
+        )
+        return
+
+    end = 0
+
+    def take_whole(start: int, content: bytes) -> None:
+        nonlocal end
+        cancellation.check()
+        end = start + len(content)
+        if end <= size_bytes:
+            take(start, content)
+
+    in_flight.take(first=True)
+    try:
+        store.retry(lambda: store.download(name, take_whole), cancellation.pause)
+    finally:
+        in_flight.give_back()
+    if end != size_bytes:
+        raise StorageError(f"The object has {end} bytes.", where=store.url_of(name), expected=str(size_bytes))
 
 
 def copy_in_order(

@@ -1,4 +1,4 @@
-"""Whose a file of the cache folder is: locks between processes, and shards on their way between threads.
+"""Whose a file of a cache folder is: locks between processes, and shards on their way between threads.
 
 In: paths in the folder. Out: an unfinished file to the one process that may write it, and what may be
 deleted. A lock is on the open file, never on its name, so each is checked to be still the file of that name.
@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +46,22 @@ def owned(path: Path) -> Generator[BinaryIO | None]:
             if is_at(part, path):
                 path.unlink(missing_ok=True)
             fcntl.flock(part, fcntl.LOCK_UN)  # of a forked child's copy, too
+
+
+def open_used(path: Path) -> BinaryIO | None:
+    """Open a finished file with the lock of one who uses it, None where there is none of that name."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return None
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(file, fcntl.LOCK_SH)
+    if is_at(file, path):
+        with suppress(OSError):
+            os.utime(path)
+        return file
+    file.close()
+    return None
 
 
 def delete_unused(path: Path) -> bool:
