@@ -172,6 +172,6 @@ def test_an_import_reads_each_tar_once(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "tars").glob("*.tar"))
     with counting(tmp_path / "tars") as (url, asked):
         tars = {"train": [f"{url}/{name}" for name in names]}
-        there = import_tars(tars, str(tmp_path / "out"), FieldRules(), num_processes=1)
+        there = import_tars(tars, str(tmp_path / "out"), FieldRules(), copy=True, num_processes=1)
         assert all(asked.count(name) <= 1 + PROBES for name in names)
     assert len(read_image_manifest(there)[0].shards("train")) == len(names)

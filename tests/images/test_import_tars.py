@@ -89,7 +89,8 @@ def test_tars_on_a_server_and_in_a_bucket(
     here = import_tars({"train": [f"{tars}/t-{{000..002}}.tar"]}, str(tmp_path / "a"), FieldRules())
     expected = read_image_manifest(here)[0].fingerprint
     with serving_folder(tars) as url:
-        there = import_tars({"train": [f"{url}/t-{{000..002}}.tar"]}, str(tmp_path / "b"), FieldRules())
+        tars_there = {"train": [f"{url}/t-{{000..002}}.tar"]}
+        there = import_tars(tars_there, str(tmp_path / "b"), FieldRules(), copy=True)
     assert read_image_manifest(there)[0].fingerprint == expected
     bucket = open_store(f"{s3_server.new_bucket()}/tars")
     for path in tars.glob("*.tar"):

@@ -29,6 +29,7 @@ _processes_option = click.option(
     "--label",
     help="Fields of a label: an integer as text, or FIELD:KEY of a JSON object.  [default: cls;json:label]",
 )
+@click.option("--copy", is_flag=True, help="Copy tars that are named by a URL into --out, too.")
 @_on_bad_option
 @_processes_option
 @verify_option
@@ -39,22 +40,23 @@ def import_tars(
     test: tuple[str, ...],
     processes: int | None,
     verify: bool,
+    copy: bool,
     **rules: Any,
 ) -> None:
     """Make a data set of WebDataset tars, or of any tars that hold images with labels.
 
     TAR is a path or URL and may use braces, train-{000000..000639}.tar, or be a pattern in quotes,
-    's3://bucket/train-*.tar'. Tars that lie in --out stay as they are; others are copied there. The same line
-    again continues a killed import.
+    's3://bucket/train-*.tar'. Tars that lie in --out stay as they are; so do those named by a URL, which are
+    read where they lie, unless --copy is given. Others are copied there. The same line again continues a
+    killed import.
     """
     from outlast.images.import_tars import import_tars as import_all
     from outlast.images.records import FieldRules
 
     given = {name: value for name, value in rules.items() if value is not None}
     splits = {"train": tars, "validation": validation, "test": test}
-    print_data_set(
-        import_all(splits, out, FieldRules(**given), num_processes=processes, verify=verify), "RUN.toml"
-    )
+    url = import_all(splits, out, FieldRules(**given), copy=copy, num_processes=processes, verify=verify)
+    print_data_set(url, "RUN.toml")
 
 
 @click.command("images")

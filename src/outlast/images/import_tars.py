@@ -2,8 +2,8 @@
 
 In: tars as WebDataset's writers or plain tar make them, by path or URL, in brace notation. Out: a manifest
 and an index for each tar. No image is decoded and none is encoded anew. A tar that lies in the output folder
-stays where it is; any other is copied there as it is, byte for byte. A killed import goes on with the tars
-that are missing.
+or in a store stays where it is; any other is copied there as it is, byte for byte. A killed import goes on
+with the tars that are missing.
 """
 
 import glob
@@ -32,6 +32,7 @@ from outlast.logs import format_count, log
 from outlast.shards.document import MANIFEST_NAME
 from outlast.shards.manifest import Name
 from outlast.storage import Store, open_store, split_url
+from outlast.storage.elsewhere import is_url, open_elsewhere
 from outlast.storage.spool import Spooled, spool_failed
 from outlast.version import __version__
 
@@ -49,6 +50,8 @@ class TarPiece:
     split: str
     url: str
     size_bytes: int
+    stays: bool
+    """The manifest names it where it lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ def import_tars(
     out: str,
     rules: FieldRules,
     *,
+    copy: bool = False,
     num_processes: int | None = None,
     verify: bool = False,
 ) -> str:
@@ -77,6 +81,7 @@ def import_tars(
         tars: paths or URLs of the tars of each split (train, validation, test), in order, in brace notation
             (``train-{000000..000639}.tar``) or as patterns (``train-*.tar``), but for those behind http.
         out: folder or URL for indexes and manifest, and for the tars that lie elsewhere.
+        copy: those of other stores, too; else they stay, and the manifest names them by their URLs.
         num_processes: that read tars side by side; None: one for each core. A script that calls this with
             more than one needs ``if __name__ == "__main__":``.
         verify: of a data set that is complete already, compare digests and not sizes alone.
@@ -90,11 +95,16 @@ def import_tars(
             another import.
         StorageError: the data set cannot be written.
     """
-    pieces = _plan(tars)
     store = open_store(out)
+    pieces = _plan(tars, None if copy else store.url)
+    staying = {split_url(piece.url)[1]: piece.url for piece in pieces if piece.stays}
+    store = open_elsewhere(store, staying)  # what nobody may read later is refused now
     identity = {
         "rules": asdict(rules),
-        "tars": [[piece.split, split_url(piece.url)[1], piece.size_bytes] for piece in pieces],
+        "tars": [
+            [piece.split, piece.url if piece.stays else split_url(piece.url)[1], piece.size_bytes]
+            for piece in pieces
+        ],
     }
     versions = agree_on_plan(store, identity, {"outlast": __version__})
     url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
@@ -104,6 +114,8 @@ def import_tars(
             log.info("complete already: %s", url)
             return url
     log.info("%d tars, %sB", len(pieces), format_count(sum(piece.size_bytes for piece in pieces)))
+    if staying:
+        log.info("%d stay where they are, and the manifest names them there (or --copy)", len(staying))
     job = TarJob(rules=rules, out=out)
     records = drive_missing(
         "import",
@@ -132,7 +144,8 @@ def _tell_what_was_left_out(records: Sequence[ImageRecord]) -> None:
         log.warning("and more; the first %d of each tar stand in done/*.json", _MOST_NAMED)
 
 
-def _plan(tars: Mapping[str, Sequence[str]]) -> list[TarPiece]:
+def _plan(tars: Mapping[str, Sequence[str]], out: str | None) -> list[TarPiece]:
+    """Find the tars. Those of other stores than ``out`` stay where they are; None: none of them does."""
     urls = [(split, url) for split in _SPLITS for text in tars.get(split, ()) for url in _expand(text)]
     if not urls:
         raise ConfigError("No tar is named.", expected="outlast shards import TAR... --out DIR")
@@ -142,11 +155,13 @@ def _plan(tars: Mapping[str, Sequence[str]]) -> list[TarPiece]:
         folder, name = split_url(url)
         _check_name(name, url)
         _take_names(name, url, taken)
+        source = open_store(folder)
         try:
-            size_bytes = open_store(folder).size_bytes(name)
+            size_bytes = source.retry(lambda source=source, name=name: source.size_bytes(name))
         except ObjectNotFound:
             raise ShardError("There is no such tar.", where=url, remedy="check the path") from None
-        pieces.append(TarPiece(piece=number, split=split, url=url, size_bytes=size_bytes))
+        stays = out is not None and source.url != out and is_url(url)
+        pieces.append(TarPiece(piece=number, split=split, url=url, size_bytes=size_bytes, stays=stays))
     return pieces
 
 
@@ -209,7 +224,7 @@ class TarImporter:
         self.store = open_store(job.out)
 
     def build(self, piece: TarPiece, count: Count) -> ImageRecord:
-        """Copy a tar where it lies elsewhere; write its index and its record.
+        """Copy a tar that is not to stay elsewhere; write its index and its record.
 
         Raises:
             ShardError: a tar that cannot be read, with the byte at which it cannot.
@@ -231,13 +246,14 @@ class TarImporter:
             count(len(examples), piece.size_bytes, 0)
             shard = None
             if examples:
-                if source.url != self.store.url:
+                if not piece.stays and source.url != self.store.url:
                     self.store.replace(name, content)
                 shard = ImageShardEntry(
                     name=name,
                     size_bytes=piece.size_bytes,
                     sha256=sha256,
                     num_examples=len(examples),
+                    url=piece.url if piece.stays else None,
                     index=write_index(self.store, index_name(name), examples, tar_sha256=sha256),
                 )
         largest = max(examples, key=lambda example: example.label, default=None)

@@ -24,6 +24,7 @@ from outlast.shards.document import (
 )
 from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
+from outlast.storage.elsewhere import is_url, open_elsewhere
 
 KIND = "images"
 INDEX_ROW_BYTES = 16
@@ -38,10 +39,11 @@ _OUTER = ("format", "version", "fingerprint")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageShardEntry(FileEntry):
-    """A tar and its index."""
+    """A tar and its index. ``url``: of the tar where it does not lie beside the manifest."""
 
     num_examples: Annotated[int, pydantic.Field(ge=1)]
     index: FileEntry
+    url: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,11 @@ class ImageManifest:
 
     @property
     def fingerprint(self) -> str:
-        """The identity of the data: sha256 over everything but the provenance."""
-        return digest({key: value for key, value in to_plain(self).items() if key != "provenance"})
+        """The identity of the data: sha256 over everything but the provenance and where the tars lie."""
+        plain = {key: value for key, value in to_plain(self).items() if key != "provenance"}
+        for entry in itertools.chain.from_iterable(plain["splits"].values()):
+            entry.pop("url", None)
+        return digest(plain)
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -115,9 +120,12 @@ def read_image_manifest(url: str) -> tuple[ImageManifest, Store]:
 
     Raises:
         ShardError: no such manifest, one of text, or one whose fingerprint does not match its content.
+        ConfigError: its tars lie on a host of a private address that nobody has consented to.
     """
     text, store = read_manifest_bytes(url)
-    return parse_image_manifest(text, where=url), store
+    manifest = parse_image_manifest(text, where=url)
+    entries = itertools.chain.from_iterable(manifest.splits.values())
+    return manifest, open_elsewhere(store, {entry.name: entry.url for entry in entries if entry.url})
 
 
 def parse_image_manifest(text: bytes, *, where: str) -> ImageManifest:
@@ -149,5 +157,7 @@ def _find_problem(manifest: ImageManifest) -> str | None:
             return f"{entry.index.name} cannot hold {entry.num_examples} rows"
         if {entry.name, entry.index.name} & names or entry.name == entry.index.name:
             return f"it names {entry.name} or its index twice"
+        if entry.url is not None and not (is_url(entry.url) and entry.url.endswith(f"/{entry.name}")):
+            return f"{entry.name} is said to lie at {entry.url!r:.200}, which is no such place in a store"
         names |= {entry.name, entry.index.name}
     return None

@@ -27,6 +27,7 @@ from outlast.images.tar_writer import ImageShardWriter
 from outlast.logs import format_count, log
 from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import Store, open_store
+from outlast.storage.elsewhere import open_elsewhere
 from outlast.storage.spool import Spooled
 from outlast.version import __version__
 
@@ -162,7 +163,9 @@ class Repacker:
             StorageError: what is to be written cannot be.
         """
         image_store: ImageStore = self.job.image_store
-        source, entry, where = open_store(piece.source), piece.entry, f"{piece.source}/{piece.entry.name}"
+        entry = piece.entry
+        source = open_elsewhere(open_store(piece.source), {entry.name: entry.url} if entry.url else {})
+        where = source.url_of(entry.name)
         index = _read_source_index(source, entry)
         unchanged = image_bytes = 0
         with ExitStack() as stack:

@@ -16,7 +16,7 @@ from outlast.images.manifest import ImageShardEntry, read_image_manifest
 from outlast.logs import format_count
 from outlast.shards.read import Buffer
 from outlast.shards.verify import verify_file
-from outlast.storage import Store
+from outlast.storage import Store, split_url
 
 
 def verify_images(url: str) -> list[str]:
@@ -75,6 +75,7 @@ def describe_images(url: str) -> dict[str, Any]:
                 "shards": len(entries),
                 "images": sum(entry.num_examples for entry in entries),
                 "size_bytes": sum(entry.size_bytes for entry in entries),
+                "elsewhere": sorted({split_url(entry.url)[0] for entry in entries if entry.url}),
             }
             for name, entries in manifest.splits.items()
         },
@@ -89,6 +90,8 @@ def summarize_images(description: dict[str, Any]) -> dict[str, str]:
         f"{format_count(split['size_bytes'])}B"
         for name, split in description["splits"].items()
     }
+    places = {place for split in description["splits"].values() for place in split["elsewhere"]}
+    lines["tars at"] = ", ".join(sorted(places))
     classes = description["classes"]
     shown = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "") if classes else ""
     lines["classes"] = f"{description['num_classes']}" + (f": {shown}" if shown else "")

@@ -18,6 +18,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
 
 from outlast.errors import ConfigError, ObjectNotFound, StorageError, StoreUnreachable
@@ -53,16 +54,18 @@ class HttpStore(Store):
     silence_seconds: float = 60.0
     """How long a connection may stand still before the request is repeated."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, public_only: bool = False) -> None:
         self.url = url.rstrip("/")
         host, port, self._address = _parse(self.url)
         try:
-            resolve(host, port)
+            resolve(host, port, public_only=public_only)
         except StorageError as error:
-            raise ConfigError(error.message, where=self.url, expected=error.expected) from None
+            raise ConfigError(
+                error.message, where=self.url, expected=error.expected, remedy=error.remedy
+            ) from None
         except OSError:
             pass  # no network yet: said when something is read
-        self._opener = _build_opener()
+        self._opener = _build_opener(public_only=public_only)
         self._has_ranges: bool | None = None
         self._learning = threading.Lock()
 
@@ -306,11 +309,15 @@ def _explain(status: int, url: str) -> StorageError:
     return StorageError(f"The server refused with status {status}.", where=url, remedy=remedy)
 
 
-def _connect(address: tuple[str, int], timeout: Any = None, source_address: Any = None) -> socket.socket:
+def _connect(
+    address: tuple[str, int], timeout: Any = None, source_address: Any = None, *, public_only: bool = False
+) -> socket.socket:
     """Connect like ``socket.create_connection``, to checked addresses only."""
     host, port = address
     failure: OSError | None = None
-    for _, numeric in resolve(host, port):
+    # Behind a proxy it is the proxy that resolves names, and it may well lie in this network.
+    is_proxy = any(f"{host}:{port}" in proxy for proxy in urllib.request.getproxies().values())
+    for _, numeric in resolve(host, port, public_only=public_only and not is_proxy):
         try:
             return socket.create_connection((numeric, port), timeout, source_address)
         except OSError as error:
@@ -319,34 +326,43 @@ def _connect(address: tuple[str, int], timeout: Any = None, source_address: Any 
 
 
 class _CheckedConnection(http.client.HTTPConnection):
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, public_only: bool, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._create_connection = _connect
+        self._create_connection = partial(_connect, public_only=public_only)
 
 
 class _CheckedTlsConnection(http.client.HTTPSConnection):
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, public_only: bool, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._create_connection = _connect
+        self._create_connection = partial(_connect, public_only=public_only)
 
 
 class _CheckedHandler(urllib.request.HTTPHandler):
+    def __init__(self, *, public_only: bool) -> None:
+        super().__init__()
+        self._public_only = public_only
+
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_CheckedConnection, req)
+        return self.do_open(cast(Any, partial(_CheckedConnection, public_only=self._public_only)), req)
 
 
 class _CheckedTlsHandler(urllib.request.HTTPSHandler):
+    def __init__(self, *, public_only: bool) -> None:
+        super().__init__()
+        self._public_only = public_only
+
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_CheckedTlsConnection, req, context=ssl.create_default_context())
+        connection = partial(_CheckedTlsConnection, public_only=self._public_only)
+        return self.do_open(cast(Any, connection), req, context=ssl.create_default_context())
 
 
-def _build_opener() -> urllib.request.OpenerDirector:
+def _build_opener(*, public_only: bool) -> urllib.request.OpenerDirector:
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
         urllib.request.UnknownHandler(),
-        _CheckedHandler(),
-        _CheckedTlsHandler(),
+        _CheckedHandler(public_only=public_only),
+        _CheckedTlsHandler(public_only=public_only),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPRedirectHandler(),
         urllib.request.HTTPErrorProcessor(),

@@ -3,7 +3,8 @@
 In: ``gs://``, ``s3://`` or ``az://`` URLs. Out: an ``ObjectStore``. ``create`` is one conditional request.
 Credentials, end points and regions come from the environment under the names the clouds' own tools use
 (``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, ...); they are
-never taken from a URL, never printed.
+never taken from a URL, never printed. Buckets that ``OUTLAST_ANONYMOUS_BUCKETS`` names, with commas between
+(``s3://open-data,gs://other``), are read without any.
 """
 
 import os
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _TRUE = ("1", "true", "yes", "on")
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_ANONYMOUS = "OUTLAST_ANONYMOUS_BUCKETS"
 _METADATA_SERVER = "169.254.169.254"
 _REFUSED_STATUS = re.compile(r"status(?: code)?:? (4\d\d)")
 _WORTH_ASKING_AGAIN = ("408", "409", "425", "429")
@@ -58,6 +60,7 @@ class ObjectStore(Store):
                 self.url,
                 client_options=_client_options(self._allow_http, self.silence_seconds),
                 retry_config=_retry_config(retry_seconds),
+                **({"skip_signature": True} if _is_anonymous(self.url) else {}),
             )
         except (exceptions.BaseError, ValueError) as error:
             raise StorageError(f"The store cannot be opened: {_first_line(error)}", where=self.url) from None
@@ -159,9 +162,18 @@ class ObjectStore(Store):
         raise error
 
 
+def _is_anonymous(url: str) -> bool:
+    """Whether the environment names the bucket as one that is read without credentials."""
+    scheme, _, rest = url.partition("://")
+    bucket = f"{scheme}://{rest.partition('/')[0]}"
+    return bucket in (name.strip().rstrip("/") for name in os.environ.get(_ANONYMOUS, "").split(","))
+
+
 def _remedy(line: str) -> str | None:
     """Only a client without credentials of its own asks the machine's metadata server for some."""
-    return "put credentials for the store into the environment" if _METADATA_SERVER in line else None
+    if _METADATA_SERVER not in line:
+        return None
+    return f"put credentials for the store into the environment, or name a public bucket in {_ANONYMOUS}"
 
 
 def _client_options(allow_http: str, silence_seconds: float) -> "ClientConfig":

@@ -88,7 +88,8 @@ class OpenFiles(Generic[T]):
         self._verified: set[int] = set()
         self._locks = [threading.Lock() for _ in entries]
         self._giving_up = threading.RLock()
-        self.is_remote = bool(entries) and store.local_path(entries[0].name) is None
+        self._is_local = [store.local_path(entry.name) is not None for entry in entries]
+        self.is_remote = not all(self._is_local)
         self._most_open = _MOST_OPEN_REMOTE if self.is_remote else _MOST_OPEN
 
     def get(self, index: int) -> T:
@@ -114,13 +115,13 @@ class OpenFiles(Generic[T]):
         return held
 
     def is_here(self, index: int) -> bool:
-        return not self.is_remote or index in self._cached
+        return self._is_local[index] or index in self._cached
 
     def size_bytes(self, index: int) -> int:
         return self._entries[index].size_bytes
 
     def fetch_ahead(self, index: int, closing: Cancellation) -> bool:
-        if not self.is_remote:
+        if self._is_local[index]:
             return True
         self._cache.in_flight.wait_for_spare(closing)
         with self._locks[index]:

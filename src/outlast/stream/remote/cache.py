@@ -226,7 +226,7 @@ class ShardCache:
                 return
         raise ShardError(
             "The shard's bytes fail the manifest's sha256.",
-            where=f"{wish.store.url}/{entry.name}",
+            where=wish.store.url_of(entry.name),
             expected=entry.sha256,
             remedy="restore the shard, or prepare the data again",
         )
@@ -376,7 +376,7 @@ def _explain(wish: _Wish, error: StorageError) -> ShardError | StorageError:
         return error
     return ShardError(
         "The shard is missing." if size is None else f"The shard has {size} bytes.",
-        where=f"{store.url}/{entry.name}",
+        where=store.url_of(entry.name),
         expected=f"{entry.size_bytes} bytes by the manifest",
         remedy="restore the shard, or prepare the data again",
     )
