@@ -39,9 +39,5 @@ def test_what_no_table_gives_is_named_with_both_values() -> None:
     )
     with pytest.raises(ConfigError, match="pad_id: 0, not 1"):
         model_table(replace(encoder, pad_id=0), vocab_size=100, special_ids=SPECIAL_IDS, where="test")
-    with pytest.raises(ConfigError, match="type_vocab_size: 3, not 2"):
-        model_table(
-            replace(encoder, type_vocab_size=3), vocab_size=100, special_ids=SPECIAL_IDS, where="test"
-        )
     with pytest.raises(ConfigError, match="The tokenizer has 101 ids, the model rows for 100"):
         model_table(encoder, vocab_size=101, special_ids=SPECIAL_IDS, where="test")
