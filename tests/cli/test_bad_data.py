@@ -37,7 +37,7 @@ def rewrite(folder: Path, **changes: object) -> Manifest:
         ({}, "holds no file that matches", "check corpus.include"),
         ({".hidden": b"text"}, "holds no file that matches", "check corpus.include"),
         ({"a.txt": b""}, "The corpus is empty", "check corpus.path and corpus.include"),
-        ({"a.txt": b" \n\n \n"}, "There is no text to train a tokenizer on", "check corpus.path"),
+        ({"a.txt": b" \n\n \n"}, "The corpus holds no document to train on", "check corpus.path"),
     ],
 )
 def test_a_corpus_without_text(

@@ -24,6 +24,7 @@ JSON_VERBS = {
     "checkpoint list": "run",
     "checkpoint verify": "run",
     "checkpoint digest": "run",
+    "checkpoint recover": "run",
     "evaluate": "run",
     "fill-mask": "model",
 }
@@ -101,6 +102,8 @@ def test_json_is_one_document_and_all_there_is(
         (row,) = found
         assert (row["step"], row["attempt"], row["state"]) == (3, 1, "committed")
         assert row["size_bytes"] > 1000
+    elif verb == "checkpoint recover":
+        assert found == {"rebuilt": [], "steps": [3], "lost_step": None}
     elif verb == "checkpoint digest":
         assert (found["step"], len(found["sha256"])) == (3, 64)
     elif verb == "stream bench":
@@ -169,7 +172,9 @@ def test_checkpoints_listed_to_a_person(outlast: Run, train: Run, tmp_path: Path
     rows = json.loads(outlast("checkpoint", "list", tmp_path / "run", "--json").out)
     assert [row["step"] for row in rows] == [3, 2, 1]  # newest first
     header, *lines = outlast("checkpoint", "list", tmp_path / "run").out.splitlines()
-    assert header.split() == ["step", "attempt", "size", "state"]
+    assert re.split(r" {2,}", header) == [
+        *("step", "attempt", "size", "loss", "examples", "which", "kept because", "state")
+    ]
     assert [line.split()[0] for line in lines] == ["3", "2", "1"]
     assert all(re.fullmatch(r"\d\d\dkB", line.split()[2]) for line in lines)
 

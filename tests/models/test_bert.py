@@ -12,6 +12,7 @@ from jax import Array
 
 from outlast.errors import ConfigError
 from outlast.models.architectures import ARCHITECTURES
+from outlast.models.attention.random_blocks import RandomBlocks
 from outlast.models.bert import EncoderInputs, encode, param_table, position_ids, predict_tokens
 from outlast.models.config import EncoderConfig, ModelConfig, resolve_model
 from outlast.models.params import Params, abstract, flatten, init_params
@@ -76,13 +77,14 @@ def test_the_head_of_roberta_has_gelu_whatever_its_layers_have(architecture: str
     assert bool(jnp.array_equal(found, plain)) == same
 
 
-def bigbird(num_layers: int, block_size: int) -> EncoderConfig:
+def bigbird(num_layers: int, block_size: int, random_blocks: RandomBlocks | None = None) -> EncoderConfig:
     model = ModelConfig(
         architecture="bigbird",
         preset="tiny",
         hidden_size=64,
         num_layers=num_layers,
         block_size=block_size,
+        random_blocks=random_blocks,
         max_positions=4096,
     )
     return resolve_model(model, vocab_size=211, special_ids=IDS, sequence_length=4096)
@@ -95,7 +97,7 @@ def test_bigbirds_memory_grows_with_the_length_and_not_with_its_square() -> None
 
 def test_evaluating_as_the_library_draws_no_table() -> None:
     """Of blocks of 256 tokens at 3,072 the library has none to train with, and evaluates all the same."""
-    config = bigbird(num_layers=1, block_size=256)
+    config = bigbird(num_layers=1, block_size=256, random_blocks="uniform")
     assert config.sparse is not None
     sparse = dataclasses.replace(
         config.sparse,

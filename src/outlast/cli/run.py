@@ -28,7 +28,12 @@ from outlast.logs import tell_end
     help="Start a new run from the parameters of another one, or of an import; a run that goes on ignores "
     "it.  [default: random parameters]",
 )
-@click.option("--initialize-step", type=int, metavar="N", help="Of its checkpoints take that of this step.")
+@click.option(
+    "--initialize-step",
+    type=int,
+    metavar="N",
+    help="Of its checkpoints take that of this step.  [default: the newest]",
+)
 @click.option("--initialize-best", is_flag=True, help="Of its checkpoints take the best one.")
 @click.option(
     "--other-tokenizer",
