@@ -252,7 +252,10 @@ def test_an_owner_whose_folder_is_gone_stops_and_makes_none(
     with pytest.raises(Fenced):
         owner.check_owned_locally()
     owner.close()
+    with pytest.raises(StorageError, match="renamed, emptied or deleted"):
+        store.replace("metrics/000001-0000.jsonl", [b"{}"])
     assert not (tmp_path / "run" / "attempts").exists()
+    assert not (tmp_path / "run" / "metrics").exists()
 
 
 def test_a_save_into_a_folder_that_is_gone_makes_none(

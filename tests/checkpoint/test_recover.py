@@ -15,6 +15,7 @@ from outlast.checkpoint.restore import restore_newest
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.cli.main import main
 from outlast.errors import CheckpointError
+from outlast.run.checkpoints import digest_run
 from outlast.storage import LocalStore, Store
 from outlast.storage.checksummed_json import seal, unseal
 from support.lives import arrays_of, check_arrays, live
@@ -141,6 +142,18 @@ def test_the_verb_says_what_is_left_and_how_to_go_on(store: LocalStore) -> None:
     done = CliRunner().invoke(main, [*line, "--go-on-from", "40", "--json"], standalone_mode=False)
     assert done.return_value == 0
     assert json.loads(done.stdout)["lost_step"] is None
+
+
+def test_every_verb_says_what_is_lost(store: LocalStore) -> None:
+    """The verbs that read a run, as the one that trains it: none says that it was never trained."""
+    lose(store)
+    line = ["checkpoint", "verify", str(store.root)]
+    done = CliRunner().invoke(main, line, standalone_mode=False)
+    assert done.return_value == 1
+    assert "step 60 of attempt 2" in done.output
+    for read in (lambda: restore_newest(store), lambda: digest_run(str(store.root))):
+        with pytest.raises(CheckpointError, match="step 60 of attempt 2"):
+            read()
 
 
 def test_nothing_left_is_said(store: LocalStore) -> None:

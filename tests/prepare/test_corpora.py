@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from outlast.corpus.config import CorpusConfig
-from outlast.errors import CorpusError, ShardError
+from outlast.errors import ConfigError, CorpusError, ShardError
 from outlast.prepare.build import prepare_data
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
@@ -144,3 +144,30 @@ def test_names_that_are_no_utf8_or_would_write_on_the_terminal(
         prepare(caplog, corpus, tmp_path / "other")
     assert "\x1b" not in str(caught.value)
     assert r"\x1b[31mred\n, byte 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("below", ["", "data"])
+def test_a_result_among_the_texts_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, below: str
+) -> None:
+    """After a kill its files would be texts, and the way out would delete the texts themselves."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n\n".join(f"{count} {TEXT}" for count in range(50)))
+    with pytest.raises(ConfigError, match="among the texts"):
+        prepare(caplog, CorpusConfig(path=str(folder)), folder / below)
+    assert sorted(path.name for path in folder.iterdir()) == ["a.txt"]
+    if below:
+        prepare(caplog, CorpusConfig(path=str(folder), include="*.txt"), folder / "data")
+        prepare(caplog, CorpusConfig(path=str(folder), exclude=("data*/**",)), folder / "data2")
+
+
+def test_names_without_a_file_behind_them_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n\n".join(f"{count} {TEXT}" for count in range(50)))
+    (folder / "lost.txt").symlink_to("/nowhere")
+    os.mkfifo(folder / "pipe.txt")
+    said = prepare(caplog, CorpusConfig(path=str(folder)), tmp_path / "out")
+    assert "2 names in " in said
+    assert "lost.txt, pipe.txt" in said

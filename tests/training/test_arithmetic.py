@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outlast.training import arithmetic as module
-from outlast.training.arithmetic import arithmetic, describe_promise, environment
+from outlast.training.arithmetic import arithmetic, describe_promise, environment, kept_arithmetic
 from outlast.training.config import TrainingConfig
 
 CHANGES: dict[str, dict[str, str]] = {
@@ -83,6 +83,18 @@ def test_the_environment_is_plain_and_knows_the_processor() -> None:
 def test_a_checkpoint_that_noted_less_promises_nothing() -> None:
     older = {"jaxlib": environment()["jaxlib"], "processor": "Xeon", "num_cores": 2}
     assert "a version that noted less" in describe_promise(older, environment())
+
+
+def test_a_run_that_once_ran_elsewhere_is_promised_nothing_more() -> None:
+    here = environment()
+    elsewhere = {**here, "num_threads": 96}
+    assert kept_arithmetic(here, None) == kept_arithmetic(here, here) == here
+    went_elsewhere = kept_arithmetic(elsewhere, kept_arithmetic(here, None))
+    came_back = kept_arithmetic(here, went_elsewhere)
+    told = describe_promise(came_back, here)
+    assert "bit-identical" not in told
+    assert "an earlier part of the run ran elsewhere" in told
+    assert "an earlier part" in describe_promise(kept_arithmetic(here, came_back), here)
 
 
 def test_other_code_of_ours_is_a_change() -> None:

@@ -313,6 +313,7 @@ def claim_attempt(
         except ObjectExists:
             continue  # another process claimed in the same moment: see whether it lives
         _log.debug("attempt %d has claimed the run", number)
+        store.anchor = claim_name(number)
         attempt = Attempt(store, number, config=config, clock=clock, report=report, claimed_at=begun)
         if start_heartbeat:
             attempt.start_heartbeat()

@@ -6,8 +6,9 @@ not disturbed: what retention deletes while we look is left out.
 
 from typing import Any
 
-from outlast.checkpoint.records import newest_attempt
-from outlast.checkpoint.restore import CommitStatus, list_commits, verify_commit
+from outlast.checkpoint.lineage import line_of
+from outlast.checkpoint.records import list_keys, newest_attempt, newest_known, read_recorded
+from outlast.checkpoint.restore import list_commits, refuse_lost, verify_commit
 from outlast.errors import CheckpointError, ObjectNotFound
 from outlast.storage import open_store
 
@@ -36,22 +37,23 @@ def verify_run(run_dir: str) -> list[str]:
     """Read every byte of every checkpoint of the run; return what is wrong with them.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is none, and none is known to have been there.
     """
     store = open_store(run_dir)
+    known = newest_known(store)
     problems: list[str] = []
-    for status in _present(run_dir):
+    present = list_commits(store)
+    try:
+        refuse_lost(store, known, line_of(list_keys(store), read_recorded(store)))
+    except CheckpointError as error:
+        problems.append(str(error))
+    if not present and not problems:
+        raise CheckpointError(
+            "There is no checkpoint.", where=run_dir, remedy="check the path, or train first"
+        )
+    for status in present:
         try:
             problems += verify_commit(store, status.name)
         except ObjectNotFound:
             continue
     return problems
-
-
-def _present(run_dir: str) -> list[CommitStatus]:
-    found = list_commits(open_store(run_dir))
-    if not found:
-        raise CheckpointError(
-            "There is no checkpoint.", where=run_dir, remedy="check the path, or train first"
-        )
-    return found

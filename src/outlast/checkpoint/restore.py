@@ -73,16 +73,18 @@ def restore_newest(
         None where the run has no checkpoint at all.
 
     Raises:
-        CheckpointError: to an owner, where the newest commit that the run is known to have is gone.
+        CheckpointError: the newest commit that the run is known to have is gone.
         DamagedCheckpoint: there are checkpoints and none is usable; starting anew is for a person to decide.
         StoreUnreachable: the store did not answer until the deadline.
     """
+    known = newest_known(
+        store, up_to=attempt_number
+    )  # first, so that a run that goes on beside us hides none
     keys = list_keys(store)
     if attempt_number is not None:
         keys = [key for key in keys if key.attempt <= attempt_number]
     recorded = read_recorded(store, up_to=attempt_number)
-    if attempt_number is not None:
-        refuse_lost(store, keys, attempt_number)
+    refuse_lost(store, known, line_of(keys, recorded))
     skipped: list[tuple[str, str]] = []
     for key in line_of(keys, recorded):
         try:
@@ -113,19 +115,18 @@ def restore_commit(store: Store, key: CommitKey, *, prefix: str = "") -> Restore
     return Restored(commit=commit, arrays=_read_arrays(store, commit, prefix), skipped=[])
 
 
-def refuse_lost(store: Store, keys: Sequence[CommitKey], attempt_number: int) -> None:
-    """Stop a new owner where the newest commit that its run is known to have is gone, and no newer one there.
+def refuse_lost(store: Store, known: CommitKey | None, line: Sequence[CommitKey]) -> None:
+    """Stop where the newest commit that a run is known to have is gone, and no newer one is there.
 
     Without this a lost folder would be a silent new run, whose retention takes away the data that are left.
 
     Args:
-        keys: of the commits of earlier attempts.
+        known: ``newest_known``, read before the line.
+        line: the commits that count, newest first.
 
     Raises:
         CheckpointError: it is gone. Says what is known, and what is left.
     """
-    known = newest_known(store, up_to=attempt_number)
-    line = line_of(keys, read_recorded(store, up_to=attempt_number))
     if known is None or (line and line[0] >= known):
         return
     left: dict[CommitKey, int] = {}

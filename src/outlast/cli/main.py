@@ -5,8 +5,11 @@ Results go to standard output (``--json`` for scripts), everything else to stand
 the verbs, so that ``outlast --help`` answers at once and the data half runs without jax.
 """
 
+import signal
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 import click
@@ -18,7 +21,7 @@ from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.cli.stream import stream
 from outlast.cli.tokenizer import tokenizer
-from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, OutlastError, explained
+from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_PREEMPTED, OutlastError, explained
 from outlast.version import __version__
 
 
@@ -30,15 +33,18 @@ def run_command_line(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     words = [argument for argument in arguments if argument != "--debug"]
     try:
-        return main.main(words, prog_name="outlast", standalone_mode=False, obj=debug) or EXIT_DONE
+        with _told_of_sigterm():
+            return main.main(words, prog_name="outlast", standalone_mode=False, obj=debug) or EXIT_DONE
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = click.NoSuchOption(error.option_name, possibilities=_nearest_option(error), ctx=error.ctx)
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("outlast: interrupted; the same line again goes on with what is finished", err=True)
-        return EXIT_INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as error:
+        was_told = isinstance(error, _Told) or isinstance(error.__cause__, _Told)
+        how = "asked to end" if was_told else "interrupted"
+        click.echo(f"outlast: {how}; the same line again goes on with what is finished", err=True)
+        return EXIT_PREEMPTED if was_told else EXIT_INTERRUPTED
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -46,6 +52,28 @@ def run_command_line(arguments: Sequence[str]) -> int:
         unexpected = f"unexpected {type(error).__name__}: {error}\n  do:       run again with --debug"
         click.echo(f"outlast: {known or unexpected}", err=True)
         return known.exit_code if known else EXIT_FAILURE
+
+
+class _Told(KeyboardInterrupt):
+    """SIGTERM: somebody takes the machine away. What ends a verb in the middle ends it as Ctrl-C does."""
+
+
+@contextmanager
+def _told_of_sigterm() -> Generator[None]:
+    """Make SIGTERM an exception, unless somebody listens already. Training listens in its own way, inside."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def tell(*_: object) -> None:
+        raise _Told
+
+    signal.signal(signal.SIGTERM, tell)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _nearest_option(error: click.NoSuchOption) -> list[str]:

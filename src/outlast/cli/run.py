@@ -96,7 +96,8 @@ def evaluate(
     else:
         _print_evaluation(evaluate_run(run_dir, overrides, step=step, best=best), as_json)
     if not as_json:
-        tell_end(f"evaluated: {run_dir}", _export_line(run_dir))
+        which = ["--best"] if best else [] if step is None else ["--step", str(step)]
+        tell_end(f"evaluated: {run_dir}", (*_export_line(run_dir), *which))
 
 
 def _print_evaluation(result: dict[str, Any], as_json: bool) -> None:

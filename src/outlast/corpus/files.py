@@ -16,6 +16,7 @@ from outlast.corpus.extent import TarMembers
 from outlast.corpus.source import HTTP_SCHEMES, is_remote, local_path, locate
 from outlast.corpus.tar import has_tar_name
 from outlast.errors import CorpusError
+from outlast.logs import log
 from outlast.storage import ObjectInfo, Store, open_store
 
 P = TypeVar("P", bound=PurePath)
@@ -141,6 +142,7 @@ def _walk(root: Path, include: str, exclude: Sequence[str]) -> Iterator[FoundFil
     pattern = include.split("/")
     excluded = [pattern.split("/") for pattern in exclude]
     inside = root.resolve()
+    passed_over: list[str] = []
     for folder, folders, files in os.walk(root, onerror=_raise):
         inner = Path(folder).relative_to(root).parts
         folders[:] = [
@@ -155,9 +157,34 @@ def _walk(root: Path, include: str, exclude: Sequence[str]) -> Iterator[FoundFil
             if name.startswith(".") or any(_matches(relative.parts, out) for out in excluded):
                 continue
             is_included = _matches(relative.parts, pattern)
-            if (is_included or has_tar_name(name)) and _is_within(path, inside):
+            if not is_included and not has_tar_name(name):
+                continue
+            if _is_within(path, inside):
                 members = TarMembers(relative.as_posix(), is_included)
                 yield FoundFile(members.folder, str(path), members=members)
+            else:
+                passed_over.append(relative.as_posix())
+    if passed_over:
+        log.warning(
+            "%d names in %s are passed over, since no file inside the folder stands behind them (links that "
+            "lead nowhere or out of it, pipes): %s",
+            *(len(passed_over), root, ", ".join(sorted(passed_over)[:5])),
+        )
+
+
+def would_read(paths: str | Sequence[str], include: str, exclude: Sequence[str], file: Path) -> str | None:
+    """Return the path of the corpus of which a local file would be a text if it were there, None for none."""
+    place = Path(os.path.realpath(file))
+    for path in [paths] if isinstance(paths, str) else paths:
+        root = Path(local_path(path)) if not is_remote(path) else None
+        if root is None or not root.is_dir() or Path(os.path.realpath(root)) not in place.parents:
+            continue
+        parts = place.relative_to(os.path.realpath(root)).parts
+        left_out = any(part.startswith(".") for part in parts)
+        left_out = left_out or any(_matches(parts, out.split("/")) for out in exclude)
+        if not left_out and _matches(parts, include.split("/")):
+            return path
+    return None
 
 
 def is_member(name: str, members: TarMembers, include: str, exclude: Sequence[str]) -> bool:

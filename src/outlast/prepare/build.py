@@ -20,6 +20,7 @@ from outlast.cleaning.scan import ScanJob
 from outlast.corpus.changes import check_remote
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.extent import CorpusFile, PieceJob
+from outlast.corpus.files import would_read
 from outlast.corpus.formats import describe_corpus
 from outlast.corpus.plan import list_corpus, plan_pieces
 from outlast.errors import ConfigError, OutlastError
@@ -80,8 +81,8 @@ def prepare_data(
         StorageError: the result cannot be written.
     """
     corpus, cleaning, tokenizer, shards = recipe.corpus, recipe.cleaning, recipe.tokenizer, recipe.shards
-    _check(corpus, shards, task, ray)
     out = place_of(out)
+    _check(corpus, shards, out, task, ray)
     store, files = open_store(out), list_corpus(corpus)
     held_out = list_corpus(corpus, held_out=True) if corpus.validation_path is not None else ()
     pieces = _pieces(files, held_out, shards)
@@ -158,7 +159,15 @@ def _provenance(
     return {"corpus": described, **words, "versions": versions}
 
 
-def _check(corpus: CorpusConfig, shards: ShardsConfig, task: Task | None, ray: str | None) -> None:
+def _check(corpus: CorpusConfig, shards: ShardsConfig, out: str, task: Task | None, ray: str | None) -> None:
+    for paths in filter(None, (corpus.path, corpus.validation_path)) if "://" not in out else ():
+        if found := would_read(paths, corpus.include, corpus.exclude, Path(out, MANIFEST_NAME)):
+            raise ConfigError(
+                "The result would lie among the texts, and be read as one of them.",
+                where=f"--out {out}",
+                expected=f"a folder outside {found}",
+                remedy="choose another --out, or leave its files out by corpus.include or corpus.exclude",
+            )
     if shards.pairs.lengths and corpus.sentences == "none":
         raise ConfigError(
             "Pairs are made of sentences, and the documents are not divided into any.",

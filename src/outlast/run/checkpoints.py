@@ -11,11 +11,25 @@ from typing import Any
 
 from outlast.checkpoint.inspect import describe_commits
 from outlast.checkpoint.lineage import CommitKey, ignored_because, line_of
-from outlast.checkpoint.records import list_keys, read_recorded
-from outlast.checkpoint.restore import Restored, digest_arrays, read_commit, restore_commit, restore_newest
+from outlast.checkpoint.records import list_keys, newest_known, read_recorded
+from outlast.checkpoint.restore import (
+    Restored,
+    digest_arrays,
+    read_commit,
+    refuse_lost,
+    restore_commit,
+    restore_newest,
+)
 from outlast.checkpoint.retain import best_committed, reasons_to_keep
 from outlast.config import apply_overrides
-from outlast.errors import ConfigError, DamagedCheckpoint, ObjectNotFound, OutlastError, RunError
+from outlast.errors import (
+    CheckpointError,
+    ConfigError,
+    DamagedCheckpoint,
+    ObjectNotFound,
+    OutlastError,
+    RunError,
+)
 from outlast.logs import log
 from outlast.recipe import ImageRecipe, Recipe, make_run_recipe
 from outlast.run.directory import RUN_NAME, read_recipe_tables
@@ -104,7 +118,12 @@ def list_checkpoints(run_dir: str) -> list[dict[str, Any]]:
         CheckpointError: nobody ever began a run there.
     """
     store = open_store(run_dir)
+    known = newest_known(store)
     rows = describe_commits(run_dir)
+    try:
+        refuse_lost(store, known, line_of(list_keys(store), read_recorded(store)))
+    except CheckpointError as error:
+        log.warning("%s", error)
     try:
         recipe = _recipe(store, ())
     except OutlastError as error:
@@ -151,8 +170,11 @@ def ranking_of(recipe: Recipe | ImageRecipe) -> Ranking:
 
 def _find(store: Store, which: Which, overrides: Sequence[str]) -> tuple[CommitKey, str]:
     """Return the commit that was asked for, and in words which one it is."""
+    known = newest_known(store)
     keys, recorded = list_keys(store), read_recorded(store)
     line = {key.step: key for key in reversed(line_of(keys, recorded))}
+    if which == NEWEST or not line:
+        refuse_lost(store, known, line_of(keys, recorded))
     if not line:
         raise _no_checkpoint(store)
     if which.best:

@@ -4,9 +4,11 @@ In: a ``Recipe`` and the URL of a run directory. Out: the state after the last s
 all there is to know of the run: its recipe, its tokenizer, attempts, checkpoints, metrics and evaluations.
 """
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -28,7 +30,7 @@ from outlast.run.initialize import Source, initialized_from
 from outlast.run.opening import describe_opening
 from outlast.run.parts import RunParts
 from outlast.storage import Store, open_store, place_of
-from outlast.training.arithmetic import arithmetic, describe_promise
+from outlast.training.arithmetic import arithmetic, describe_promise, kept_arithmetic
 from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.identity import check_identity
@@ -93,9 +95,10 @@ def train_run(
         restored = restore_newest(store, attempt_number=attempt.number)
         state = _start(parts, restored, source, run_dir=run_dir)
         attempt.record_restored(int(state.step), restored.commit.name if restored else None)
+        kept = kept_arithmetic(arithmetic(recipe.training), restored.commit.mesh if restored else None)
         del restored  # as large as the state itself
         keep_description(store, parts)
-        return _train(parts, store, attempt, state, notice, stack)
+        return _train(parts, store, attempt, state, kept, notice, stack)
 
 
 def _with_own_blocks(recipe: Recipe | ImageRecipe, store: Store) -> Recipe | ImageRecipe:
@@ -157,6 +160,7 @@ def _train(
     store: Store,
     attempt: Attempt,
     state: TrainState,
+    kept: Mapping[str, Any],
     notice: Notice,
     stack: ExitStack,
 ) -> TrainState:
@@ -167,7 +171,7 @@ def _train(
         recipe.checkpoint,
         attempt,
         identity=parts.identity,
-        mesh=arithmetic(recipe.training),
+        mesh=kept,
         report=log.info,
     )
     stack.callback(writer.close)

@@ -138,6 +138,11 @@ class LocalStore(Store):
         It is written again where somebody who cleans up took the unfinished file for a dead writer's.
         """
         path = self.local_path(name)
+        if self.anchor and not self.local_path(self.anchor).exists():
+            raise StorageError(
+                "The folder was renamed, emptied or deleted: nothing more is written there.",
+                where=str(self.root),
+            )
         try:
             for attempt in range(_FOLDER_ATTEMPTS):
                 try:

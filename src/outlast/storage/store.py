@@ -41,6 +41,10 @@ class Store(ABC):
 
     url: str
 
+    anchor: str | None = None
+    """An object without which nothing more is written: a folder that was renamed is not made again. Object
+    stores cannot be renamed and do not ask."""
+
     retry_seconds: float = 180.0
     """How long ``retry`` waits for a store that does not answer: one that is down for a minute delays a run.
     """

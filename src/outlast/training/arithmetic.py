@@ -29,6 +29,10 @@ ARITHMETIC_VERSION = 1
 _NOTED = "settings"
 """A field that checkpoints of older versions lack; they noted less, so nothing can be promised of them."""
 
+_MIXED = "mixed"
+"""A field of the commits of a run that went on in another environment: from there on its bits are nobody
+else's, though every later attempt finds the environment of the one before it."""
+
 _VARIABLES = (
     *("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_DETERMINISTIC"),
     *("TF_CUDNN_DETERMINISTIC", "TF_DETERMINISTIC_OPS", "TF_ENABLE_ONEDNN_OPTS", "TF_DISABLE_MXU"),
@@ -103,12 +107,29 @@ def describe_promise(checkpoint: Mapping[str, Any], now: Mapping[str, Any]) -> s
     if _NOTED not in checkpoint:
         changed = ["the checkpoint is of a version that noted less of what it ran on"]
     else:
-        changed = [f"{name} {_shown(old, new)}" for name, old, new in differences(checkpoint, now)]
+        changed = ["an earlier part of the run ran elsewhere"] if checkpoint.get(_MIXED) else []
+        changed += [f"{name} {_shown(old, new)}" for name, old, new in _changes(checkpoint, now)]
     if not changed:
         return "same environment: the result is bit-identical to that of an unbroken run"
     return "the same examples and masks in the same order; losses equal within rounding, since " + ", ".join(
         changed
     )
+
+
+def kept_arithmetic(now: Mapping[str, Any], checkpoint: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the commits of an attempt keep: its arithmetic, and whether its run ever had another.
+
+    Args:
+        checkpoint: what the commit kept from which the attempt went on, None for a new run.
+    """
+    is_mixed = checkpoint is not None and (
+        _NOTED not in checkpoint or bool(checkpoint.get(_MIXED)) or bool(_changes(checkpoint, now))
+    )
+    return {**now, _MIXED: True} if is_mixed else dict(now)
+
+
+def _changes(checkpoint: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    return differences({name: value for name, value in checkpoint.items() if name != _MIXED}, now)
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
