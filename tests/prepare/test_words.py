@@ -24,6 +24,7 @@ from outlast.shards.manifest import read_manifest
 from outlast.shards.read import TokenShard, open_shard
 from outlast.shards.verify import verify_manifest
 from outlast.storage import open_store
+from outlast.storage.checksummed_json import seal
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.encode import load_tokenizer
 from outlast.tokenizer.mecab import mecab_segmenter
@@ -117,9 +118,8 @@ def test_a_build_is_gone_on_with_by_the_same_words_alone(
     with pytest.raises(ShardError, match='words: "mecab" there, nothing now'):
         prepare_data(Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=replace(MECAB, words=None)), built)
     segmenter = Segmenter(name="halves", word_starts=starts_of_halves, versions={"halves": "1"})
-    (tmp_path / "plan.json").write_text(
-        (built / "plan.json").read_text().replace('"words": "mecab"', '"words": "halves"')
-    )
+    plan = (built / "plan.json").read_text().replace('"words": "mecab"', '"words": "halves"')
+    (tmp_path / "plan.json").write_bytes(seal(json.loads(plan), "indented"))
     with pytest.raises(ShardError, match="begun with halves None, here is 1"):
         prepare_data(
             Recipe(corpus=japanese, tokenizer=UNIGRAM, shards=replace(MECAB, words=None)),

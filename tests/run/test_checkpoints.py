@@ -85,7 +85,7 @@ def test_what_another_attempt_left_behind_is_not_read_by_its_step(store: LocalSt
 
 
 @pytest.mark.parametrize("which", [Which(step=4), Which(best=True)])
-@pytest.mark.parametrize("name", ["commits/*04-1.json", "data/*04/*/*"])
+@pytest.mark.parametrize("name", ["commits/*04-1.json", "data/*04/*/*.safetensors"])
 def test_a_damaged_one_is_refused_and_no_other_is_taken(
     store: LocalStore, tmp_path: Path, which: Which, name: str
 ) -> None:
