@@ -125,3 +125,32 @@ def test_a_recipe_in_the_folder_of_the_text_is_no_text(folder: Path, outlast: Ru
     os.mkdir("data")
     assert outlast("init", "--text", ".", "--out", "second.toml").code == 0
     assert "second-data/manifest.json" in Path("second.toml").read_text()
+
+
+def test_text_of_few_words_gets_a_vocabulary_that_it_can_give(folder: Path, outlast: Run) -> None:
+    names = (
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "zeta",
+        "theta",
+        "iota",
+        "kappa",
+        "lambda",
+        "omicron",
+    )
+    for number in range(60):
+        words = [names[number * step % len(names)] for step in range(300)]
+        (folder / f"{number}.txt").write_text(" ".join(words) + "\n")
+    assert outlast("init", "--text", ".", "--out", "few.toml").code == 0
+    assert outlast("prepare", "few.toml", "--out", "data", "--set", "shards.num_processes=1").code == 0
+
+
+def test_one_document_is_not_evaluated_on_what_is_not_there(folder: Path, outlast: Run) -> None:
+    (folder / "one.txt").write_text("one document of a few words\n")
+    assert outlast("init", "--text", "one.txt", "--out", "one.toml").code == 0
+    text = Path("one.toml").read_text(encoding="utf-8")
+    assert "validation_fraction = 0.0" in text
+    assert "evaluation_interval_steps" not in text

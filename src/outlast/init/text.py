@@ -27,6 +27,7 @@ from outlast.logs import format_count, log
 _WHOLE_BYTES = 32 * 2**20
 _PLACES = 64
 _PLACE_BYTES = 2**18
+_OFTEN = 3
 _MANY_FILES = 20
 _COMPRESSION = 3
 """How many bytes of text a byte of a compressed file holds, about."""
@@ -60,6 +61,7 @@ class TextFound:
         script: the most frequent one.
         language: as a code; None where the library that tells it is not installed.
         num_characters: different ones, in what was read.
+        num_words: different ones between blanks that were read often enough to become a piece.
     """
 
     corpus: CorpusConfig
@@ -70,6 +72,7 @@ class TextFound:
     script: str
     language: str | None
     num_characters: int
+    num_words: int
     undecodable_bytes: int
 
     @property
@@ -130,8 +133,10 @@ def look_at_text(path: str, exclude: tuple[str, ...] = ()) -> TextFound:
     whole = _text_bytes(files) <= _WHOLE_BYTES
     text_bytes = read_bytes if whole else _text_bytes(files)
     characters: Counter[str] = Counter()
+    words: Counter[str] = Counter()
     for text, _ in documents:
         characters.update(text)
+        words.update(text.split())
     config = replace(
         config,
         encoding="utf-8" if encodings <= {"utf-8", "", "ascii"} else "auto",
@@ -147,6 +152,7 @@ def look_at_text(path: str, exclude: tuple[str, ...] = ()) -> TextFound:
         script=_script(characters),
         language=_language([text for text, _ in documents]),
         num_characters=len(characters),
+        num_words=sum(count >= _OFTEN and len(word) > 1 for word, count in words.items()),
         undecodable_bytes=tally.undecodable_bytes,
     )
 

@@ -55,6 +55,7 @@ _SIZES = (
 )
 _LEAST_STEPS = 200
 _BYTES_PER_TOKEN = 3
+_BYTES_AND_SPECIAL = 261
 _FEWEST_FOR_SENTENCEPIECE = 2**20
 _SMALL_SIDE = 64
 _MANY_PICTURES = 100_000
@@ -193,7 +194,7 @@ def _text_recipe(found: TextFound, places: _Places) -> str:
                         steps,
                         f"about {steps * batch_tokens / num_tokens:.0f} times through the text",
                     ),
-                    ("evaluation_interval_steps", max(steps // 5, 1), "held-out loss now and then"),
+                    *_evaluations(steps, held_out),
                 ],
             ),
         ],
@@ -220,11 +221,20 @@ def _corpus_keys(config: CorpusConfig, places: _Places, held_out: str) -> list[t
     return [(key, value, notes.get(key, "")) for key, value in values.items()]
 
 
+def _evaluations(steps: int, held_out: float) -> list[tuple[str, Any, str]]:
+    if not held_out:
+        return []
+    return [("evaluation_interval_steps", max(steps // 5, 1), "held-out loss now and then")]
+
+
 def _tokenizer(found: TextFound, sizes: _Sizes) -> tuple[dict[str, Any], str]:
     """Return the table and why it is so."""
     if found.is_spaced or found.text_bytes < _FEWEST_FOR_SENTENCEPIECE:
-        # Bytes and the special pieces are in any vocabulary.
-        table = {"library": "tokenizers", "kind": "bpe", "byte_level": True, "vocab_size": sizes.vocab_size}
+        # Bytes and the special pieces are in any vocabulary. Each word becomes a piece in the end, each
+        # character of several bytes one or two: text that holds few of them gives no larger vocabulary.
+        most = _BYTES_AND_SPECIAL + (found.num_words if found.is_spaced else 2 * found.num_characters)
+        vocab_size = min(sizes.vocab_size, most)
+        table = {"library": "tokenizers", "kind": "bpe", "byte_level": True, "vocab_size": vocab_size}
         return table, "pieces of bytes: nothing is unknown"
     vocab_size = max(sizes.vocab_size, round(found.num_characters * 1.25, -2) + 500)
     table = {"library": "sentencepiece", "kind": "unigram", "vocab_size": vocab_size}
