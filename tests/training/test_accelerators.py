@@ -127,7 +127,7 @@ def compile_for_tpu(*arguments: str) -> str:
 
 def compile_step(*arguments: str) -> str:
     """Compile a step in a process of its own, for compilers answer to the environment at import only."""
-    command = [sys.executable, str(CHECKOUT / "benchmarks" / "compile_step.py"), *arguments]
+    command = [sys.executable, str(CHECKOUT / "benchmarks" / "training" / "compile_step.py"), *arguments]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(LIBTPU_APART)]))
     done = subprocess.run(
         command,
