@@ -21,7 +21,7 @@ from outlast.training.evaluate import HeldOutSource
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.ranking import Ranking, read_evaluations
 from outlast.training.state import TrainState
-from outlast.training.step import Measured
+from outlast.training.step import EvaluationStep, Measured
 
 CONFIG = CheckpointConfig()
 ONE = jnp.ones([])
@@ -41,8 +41,8 @@ class Life:
             commit_of=attempt.commit_of,
             total_steps=12,
             interval_steps=4,
-            evaluation_step=lambda params, model_state, batch: Measured(
-                params["loss"], ONE, ONE, ONE, ONE, {}
+            evaluation_step=EvaluationStep(
+                lambda params, model_state, batch: Measured(params["loss"], ONE, ONE, ONE, ONE, {}), True
             ),
             held_out=lambda step: [HeldOutSource(None, [BATCH] * num_batches)],
             ranking=Ranking(),
@@ -137,8 +137,9 @@ def test_a_loss_that_is_not_finite_is_neither_kept_nor_ranked(
         commit_of=lambda step: CommitKey(step, 1),
         total_steps=40,
         interval_steps=10,
-        evaluation_step=lambda params, model_state, batch: Measured(
-            jnp.float32(batch["loss"]), ONE, ONE, ONE, ONE, {}
+        evaluation_step=EvaluationStep(
+            lambda params, model_state, batch: Measured(jnp.float32(batch["loss"]), ONE, ONE, ONE, ONE, {}),
+            True,
         ),
         held_out=held_out,
         ranking=Ranking(),

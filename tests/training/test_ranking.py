@@ -13,7 +13,7 @@ from outlast.training.evaluate import evaluate
 from outlast.training.phase_plan import plan_phases
 from outlast.training.ranking import Ranking
 from outlast.training.state import TrainState
-from outlast.training.step import Measured
+from outlast.training.step import EvaluationStep, Measured
 
 ONE = jnp.ones([])
 EVALUATIONS = {
@@ -57,7 +57,7 @@ def test_an_evaluation_without_the_metric_does_not_rank(wrong: Any) -> None:
 def test_the_metrics_are_those_that_an_evaluation_has(next_sentence: bool) -> None:
     further: dict[str, Any] = {"next_sentence": (ONE, ONE, ONE)} if next_sentence else {}
     made = evaluate(
-        lambda params, model_state, batch: Measured(ONE, ONE, ONE, ONE, ONE, further),
+        EvaluationStep(lambda params, model_state, batch: Measured(ONE, ONE, ONE, ONE, ONE, further), True),
         TrainState(jnp.int32(0), {}, {}, ()),
         [{"example_weights": np.ones(2)}],
     )
