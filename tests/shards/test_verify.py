@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,3 +239,10 @@ def test_the_worked_example_of_the_format_page() -> None:
     manifest = parse_manifest(text, where="manifest.md")
     assert manifest.num_tokens("train") == 5
     assert resealed(json.loads(text)) == text, "the example is sealed as a writer seals it"
+
+
+def test_a_pipe_or_a_device_is_no_manifest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    for url in (str(tmp_path / "manifest.json"), "/dev/zero"):
+        with pytest.raises(ShardError, match="a pipe or a device"):
+            verify_manifest(url)

@@ -6,6 +6,7 @@ written sealed; one of version 1, which has no digest, is read with a line in th
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
@@ -61,9 +62,13 @@ def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
     folder, name = split_url(url)
     store = open_store(folder)
     path = store.local_path(name)
-    if path is not None and path.is_dir():
+    if path is not None and os.path.isdir(path):  # a name that is too long is no folder, and no error yet
         raise ShardError(
             "This is a folder.", where=url, remedy=f"name the manifest in it: {path / MANIFEST_NAME}"
+        )
+    if path is not None and os.path.exists(path) and not os.path.isfile(path):
+        raise ShardError(
+            "This is a pipe or a device, which is never read.", where=url, remedy="name a manifest.json"
         )
     try:
         return store.read(name), store
