@@ -24,7 +24,11 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 from outlast.pytorch import ImageDataset, StreamDataset, TensorBatch  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine of two cores
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # on a machine of two cores
+    # Tests before these may have used jax, which warns of every fork; what reads batches knows no jax.
+    pytest.mark.filterwarnings("ignore:os.fork"),
+]
 
 TEXT: dict[str, Any] = {"global_batch_size": 6, "sequence_length": 12, "seed": 3}
 IMAGES: dict[str, Any] = {"global_batch_size": 4, "image_size": 16, "seed": 3}
