@@ -68,6 +68,7 @@ def test_every_verb_that_prints_a_table_prints_json() -> None:
     assert others == {
         "init",
         "recipe schema",
+        "tokenizer import",
         "corpus",
         "prepare",
         "import",

@@ -84,7 +84,7 @@ def checkpoint_digest(run_dir: str, step: int | None, best: bool, as_json: bool)
     "--go-on-from",
     type=click.IntRange(0),
     metavar="STEP",
-    help="Give up what is lost, and let the run go on from this step.",
+    help="Give up what is lost, and let the run go on from this step.  [default: nothing is given up]",
 )
 @json_option
 def checkpoint_recover(run_dir: str, go_on_from: int | None, as_json: bool) -> int:
