@@ -90,7 +90,7 @@ def test_killed_in_any_phase_a_run_ends_with_the_same_bits(
 
 @pytest.mark.long
 def test_the_kills_hit_every_phase(tally: Tally, capsys: pytest.CaptureFixture[str]) -> None:
-    """Comes after all the runs above; the table is the one in docs/results.md."""
+    """Comes after all the runs above; the table is the one in docs/results/reliability.md."""
     if sum(tally.runs.values()) < 2 * RUNS_PER_STORE:
         pytest.skip("not all of the runs were made, or not all ended well")
     with capsys.disabled():

@@ -28,7 +28,7 @@ _SEQUENTIAL = (0xC0, 0xC1)
 _COLOUR_SEGMENTS = (0xE0, 0xEE)
 """JFIF and Adobe: they say what the components are, so a cut keeps them. Other APPn do not change pixels."""
 _WANTED_WIDTH = 64
-"""Of a tile in pixels: narrower ones are read a little less and take up more (docs/results.md)."""
+"""Of a tile in pixels: narrower ones are read a little less and take up more (docs/results/images.md)."""
 
 
 class Grid(NamedTuple):
