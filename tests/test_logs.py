@@ -2,11 +2,15 @@
 
 import io
 import logging
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 
+from outlast.errors import CorpusError, listed
 from outlast.logs import ProgressLine, format_count, format_seconds, log, set_up, tell_end
 from support.terminal import Terminal, shown_on
 
@@ -141,6 +145,30 @@ def test_on_a_terminal_a_message_is_neither_cut_nor_coloured(monkeypatch: pytest
     message = f"exported: s3://bucket/[red]name :smile: 123 /{'long/' * 30}"
     log.info("%s", message)
     assert terminal.getvalue() == message + "\n"
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_a_name_in_a_message_orders_nothing_and_begins_no_line(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    evil = "a\x1b]0;title\x07\nforged"
+    set_up()
+    log.info("skipped: %s, %s", evil, Path(evil))
+    log.info("skipped: %s", OSError(2, "No such file", evil))
+    log.warning("%s", CorpusError(f"The file {evil} is empty.", where=evil, remedy=f"rm {evil}"))
+    log.info("%s", listed("next:", (f"  outlast {name}" for name in ("a", evil))))
+    clock = Clock()
+    with ProgressLine(evil, 10, clock=clock) as line:
+        clock.now += 20
+        line.update(5, evil)
+        if line.live:
+            line.live.refresh()
+    shown = "\n".join(shown_on(cast(Terminal, stream)))
+    assert shown.count("a\\x1b]0;title\\x07\\nforged") >= 8
+    assert not {"\x1b]", "\x07"} & set(re.findall("\x1b.|\x07", stream.getvalue()))
+    assert "\nforged" not in shown
+    assert "next:\n  outlast a\n" in stream.getvalue()
 
 
 def test_the_end_names_commands_that_a_shell_takes(capsys: pytest.CaptureFixture[str]) -> None:

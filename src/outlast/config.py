@@ -18,7 +18,7 @@ import pydantic
 import pydantic.dataclasses
 from pydantic.fields import FieldInfo
 
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, listed
 
 T = TypeVar("T")
 
@@ -137,8 +137,7 @@ def build(
             messages.setdefault(key, []).append(message)
         lines = [f"  - {key}: {'; or '.join(several)}" for key, several in messages.items()]
         places = dict.fromkeys(place for key in messages for place in origins(key, where, overrides))
-        message = f"The {holder} has mistakes:\n" + "\n".join(lines)
-        raise ConfigError(message, where=", ".join(places)) from None
+        raise ConfigError(listed(f"The {holder} has mistakes:", lines), where=", ".join(places)) from None
 
 
 def origins(key: str, where: str, overrides: Sequence[str]) -> list[str]:

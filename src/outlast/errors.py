@@ -23,6 +23,7 @@ do. The command line prints the message alone; ``--debug`` adds the traceback.
 import os
 import re
 import sys
+from collections.abc import Iterable
 
 EXIT_DONE = 0
 EXIT_FAILURE = 1
@@ -51,6 +52,28 @@ def printable_text(text: str) -> str:
     return _UNPRINTABLE.sub(_escape, text)
 
 
+def printable_json(text: str) -> str:
+    """Return JSON that stands for the same values, as it may reach a terminal."""
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+class Lines(str):
+    """A text whose line ends were put there on purpose (``listed``)."""
+
+
+def listed(head: str, items: Iterable[str]) -> Lines:
+    """Return a message that goes on in a line for each item, whatever line ends stand in them."""
+    return Lines("\n".join(map(one_line, (head, *items))))
+
+
+def one_line(text: str) -> str:
+    """Return a text as a line of a message: as ``printable_text``, and no name in it begins a line of its
+    own. ``Lines`` stay several.
+    """
+    shown = printable_text(text)
+    return shown if isinstance(text, Lines) else shown.replace("\n", "\\n")
+
+
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     if match[0] == "\\":
@@ -64,7 +87,7 @@ class OutlastError(Exception):
     """An error with a message for a person.
 
     Args:
-        message: what was found, one sentence.
+        message: what was found, one sentence; with a list below it, ``listed``.
         where: file, line, key or URL it was found at.
         expected: what would have been right.
         remedy: what to do about it.
@@ -84,11 +107,9 @@ class OutlastError(Exception):
         self.where = where
         self.expected = expected
         self.remedy = remedy
-        lines = [message]
-        lines += [f"  where:    {where}".replace("\n", "\\n")] if where else []
-        lines += [f"  expected: {expected}"] if expected else []
-        lines += [f"  do:       {remedy}"] if remedy else []
-        super().__init__(printable_text("\n".join(lines)))
+        parts = (("where:    ", where), ("expected: ", expected), ("do:       ", remedy))
+        lines = [one_line(message), *(f"  {name}{one_line(text)}" for name, text in parts if text)]
+        super().__init__("\n".join(lines))
 
 
 class ConfigError(OutlastError):

@@ -5,16 +5,18 @@ progress is a line that redraws itself; in a log it is a plain line now and then
 messages through the standard logger ``outlast``.
 """
 
+import copy
 import logging
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from outlast.errors import printable_text
+from outlast.errors import OutlastError, one_line, printable_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,10 +43,21 @@ def set_up(*, debug: bool = False) -> None:
 
 
 class _Printable(logging.Formatter):
-    """Messages may hold names of files, and those whatever a file system takes."""
+    """Messages may hold names of files, and those whatever a file system takes: none of them begins a line of
+    its own, or tells the terminal what to do.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable_text(super().format(record))
+        shown = copy.copy(record)
+        if isinstance(record.args, tuple):
+            shown.args = tuple(map(_shown, record.args))
+        return printable_text(super().format(shown))
+
+
+def _shown(argument: object) -> object:
+    if isinstance(argument, OutlastError) or not isinstance(argument, str | PurePath | Exception):
+        return argument
+    return one_line(argument if isinstance(argument, str) else str(argument))
 
 
 class _TerminalHandler(logging.Handler):
@@ -75,7 +88,7 @@ class ProgressLine:
     def __init__(
         self, what: str, total: float | None, *, start: float = 0, clock: Callable[[], float] = time.monotonic
     ):
-        self.what = what
+        self.what = one_line(what)
         self.total = total
         self.start = start
         self.clock = clock
@@ -87,7 +100,7 @@ class ProgressLine:
             what_column = TextColumn("{task.description}", markup=False)
             columns = (what_column, BarColumn(), TextColumn("{task.fields[note]}", markup=False))
             self.live = Progress(*columns, console=_terminal(), transient=True)
-            self.task = self.live.add_task(what, total=total, note="")
+            self.task = self.live.add_task(self.what, total=total, note="")
             self.live.update(self.task, completed=start)
 
     def __enter__(self) -> "ProgressLine":
@@ -111,7 +124,7 @@ class ProgressLine:
         """Show how much is done, and a note beside it."""
         self.shown = self.clock()
         left = self.seconds_left(done)
-        text = f"{note}, {format_seconds(left)} left" if left is not None else note
+        text = one_line(f"{note}, {format_seconds(left)} left" if left is not None else note)
         if self.live:
             self.live.update(self.task, completed=done, note=text)
         elif self.clock() - self.printed >= _PLAIN_INTERVAL_SECONDS:

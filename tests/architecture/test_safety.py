@@ -39,6 +39,20 @@ def test_no_code_runs_that_came_from_data(source_trees: dict[str, ast.Module]) -
     )
 
 
+def test_only_one_place_prints(source_trees: dict[str, ast.Module]) -> None:
+    """What names of files tell a terminal to do is made visible there (``cli/printing.py``, ``logs.py``)."""
+    found = [
+        f"{module}:{node.lineno}"
+        for module, tree in source_trees.items()
+        if module not in ("outlast.cli.printing", "outlast.logs")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func)
+        in ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write")
+    ]
+    assert not found, "prints past outlast.cli.printing.echo: " + ", ".join(found)
+
+
 def test_unsafe_code_would_be_seen() -> None:
     offences = {
         "import pickle": "imports pickle",

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 from outlast.build.tasks import Task
-from outlast.errors import OutlastError, StorageError
+from outlast.errors import Lines, OutlastError, StorageError, one_line
 from outlast.logs import log
 from outlast.storage import Store
 
@@ -77,7 +77,7 @@ class FailureWatch:
             if is_late or self._before.get(name) != content:
                 task, message = _parse(content)
                 raise OutlastError(
-                    f"Task {task}, for which this one waits, has failed: {message}",
+                    Lines(f"Task {one_line(task)}, for which this one waits, has failed: {message}"),
                     where=f"{self._store.url}/{name}",
                     remedy="do what it says and start that task again, then this one",
                 )
@@ -100,6 +100,6 @@ def _list_notes(store: Store, task: int | None) -> list[str]:
 def _parse(content: bytes) -> tuple[str, str]:
     try:
         fields = json.loads(content)
-        return str(fields["task"]), str(fields["message"])
+        return str(fields["task"]), Lines(fields["message"])
     except (ValueError, KeyError, TypeError):
         return "?", "its note cannot be read"

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pydantic
 
-from outlast.errors import ObjectExists, ObjectNotFound, ShardError, StorageError
+from outlast.errors import ObjectExists, ObjectNotFound, ShardError, StorageError, listed
 from outlast.storage import Store
 from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
 
@@ -54,9 +54,10 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
         shown = differences[:_MAX_DIFFERENCES]
         more = len(differences) - len(shown)
         raise ShardError(
-            "The folder belongs to a build of another corpus or configuration:\n"
-            + "\n".join(f"    {line}" for line in shown)
-            + (f"\n    and {more} more" if more else ""),
+            listed(
+                "The folder belongs to a build of another corpus or configuration:",
+                (f"    {line}" for line in (*shown, *([f"and {more} more"] if more else []))),
+            ),
             where=where,
             remedy="choose another --out, or delete the folder",
         )

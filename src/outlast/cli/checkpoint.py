@@ -1,12 +1,13 @@
 """The verbs about a run's checkpoints: list, verify, digest, recover."""
 
-import json
 from typing import Any
 
 import click
 
 from outlast.cli.printing import (
     checkpoint_options,
+    echo,
+    echo_json,
     format_size,
     json_option,
     print_problems,
@@ -31,7 +32,7 @@ def checkpoint_list(run_dir: str, as_json: bool) -> None:
 
     rows = list_checkpoints(run_dir)
     if as_json:
-        click.echo(json.dumps(rows))
+        echo_json(rows)
         return
     metric = next((row["metric"] for row in rows if row["metric"]), "metric")
     header = ("step", "attempt", "size", metric, "examples", "which", "kept because", "state")
@@ -75,7 +76,10 @@ def checkpoint_digest(run_dir: str, step: int | None, best: bool, as_json: bool)
     from outlast.run.checkpoints import digest_run
 
     digest = digest_run(run_dir, step=step, best=best)
-    click.echo(json.dumps(digest) if as_json else f"{digest['step']} {digest['sha256']}")
+    if as_json:
+        echo_json(digest)
+    else:
+        echo(f"{digest['step']} {digest['sha256']}")
 
 
 @checkpoint.command("recover")
@@ -100,16 +104,14 @@ def checkpoint_recover(run_dir: str, go_on_from: int | None, as_json: bool) -> i
 
     found = recover_run(run_dir, go_on_from=go_on_from, report=log.warning)
     if as_json:
-        click.echo(json.dumps(asdict(found)))
+        echo_json(asdict(found))
     else:
-        click.echo(f"rebuilt: {_listed(found.rebuilt)}; checkpoints that are there: {_listed(found.steps)}")
+        echo(f"rebuilt: {_listed(found.rebuilt)}; checkpoints that are there: {_listed(found.steps)}")
         if found.lost_step is not None and found.steps:
             give_up = f"outlast checkpoint recover {run_dir} --go-on-from {found.steps[-1]}"
-            click.echo(f"Step {found.lost_step} is still missing. To give it up: {give_up}")
+            echo(f"Step {found.lost_step} is still missing. To give it up: {give_up}")
         elif found.lost_step is not None:
-            click.echo(
-                f"Step {found.lost_step} is lost with all before it: start anew with another --run-dir."
-            )
+            echo(f"Step {found.lost_step} is lost with all before it: start anew with another --run-dir.")
     return 1 if found.lost_step is not None else 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from outlast.cli.printing import print_data_set, recipe_arguments, verify_option
+from outlast.cli.printing import echo, print_data_set, recipe_arguments, verify_option
 
 
 @click.command()
@@ -35,7 +35,7 @@ def corpus(recipe: Path, overrides: tuple[str, ...], out: str, num_files: int, b
     from outlast.recipe import read_recipe
 
     write_corpus(read_recipe(recipe, overrides).corpus, out, num_files=num_files, by=by)
-    click.echo(out)
+    echo(out)
 
 
 @click.command()
@@ -64,7 +64,7 @@ def prepare(
     parsed = read_recipe(recipe, overrides)
     manifest = prepare_data(parsed, out, task=parse_task(task), ray=ray, verify=verify)
     if manifest is None:
-        click.echo("this share is done; the manifest follows with the last one")
+        echo("this share is done; the manifest follows with the last one")
     else:
         print_data_set(manifest, recipe, is_named=_is_same(manifest, parsed.stream.manifest))
 

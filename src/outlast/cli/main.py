@@ -16,12 +16,22 @@ import click
 
 from outlast.cli.checkpoint import checkpoint
 from outlast.cli.corpus import corpus, prepare
+from outlast.cli.printing import echo
 from outlast.cli.recipe import init, recipe
 from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.cli.stream import stream
 from outlast.cli.tokenizer import tokenizer
-from outlast.errors import EXIT_DONE, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_PREEMPTED, OutlastError, explained
+from outlast.errors import (
+    EXIT_DONE,
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_PREEMPTED,
+    OutlastError,
+    explained,
+    one_line,
+    printable_text,
+)
 from outlast.version import __version__
 
 
@@ -38,19 +48,22 @@ def run_command_line(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = click.NoSuchOption(error.option_name, possibilities=_nearest_option(error), ctx=error.ctx)
+        error.message = printable_text(error.message)
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as error:
         was_told = isinstance(error, _Told) or isinstance(error.__cause__, _Told)
         how = "asked to end" if was_told else "interrupted"
-        click.echo(f"outlast: {how}; the same line again goes on with what is finished", err=True)
+        echo(f"outlast: {how}; the same line again goes on with what is finished", err=True)
         return EXIT_PREEMPTED if was_told else EXIT_INTERRUPTED
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            echo(traceback.format_exc(), err=True)
         known = error if isinstance(error, OutlastError) else explained(error)
-        unexpected = f"unexpected {type(error).__name__}: {error}\n  do:       run again with --debug"
-        click.echo(f"outlast: {known or unexpected}", err=True)
+        unexpected = (
+            f"unexpected {type(error).__name__}: {one_line(str(error))}\n  do:       run again with --debug"
+        )
+        echo(f"outlast: {known or unexpected}", err=True)
         return known.exit_code if known else EXIT_FAILURE
 
 

@@ -7,10 +7,22 @@ from typing import Any
 
 import click
 
-from outlast.errors import EXIT_DONE, EXIT_FAILURE
+from outlast.errors import EXIT_DONE, EXIT_FAILURE, one_line, printable_json, printable_text
 from outlast.logs import tell_end
 
 _Command = Callable[..., Any]
+
+
+def echo(text: object, *, err: bool = False) -> None:
+    """Print a result, or with ``err`` an error; the one way in which a verb prints. What a name or a text of
+    the data tells a terminal to do is shown, not done.
+    """
+    click.echo(printable_text(str(text)), err=err)
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as a line of JSON, in which what a terminal would take for an order is escaped."""
+    click.echo(printable_json(json.dumps(value, ensure_ascii=False)))
 
 
 def recipe_arguments(command: _Command) -> _Command:
@@ -56,20 +68,20 @@ def format_size(size_bytes: int | None) -> str:
 def print_fields(fields: dict[str, Any], as_json: bool) -> None:
     """Print names and values, one a line, or as JSON."""
     if as_json:
-        click.echo(json.dumps(fields, ensure_ascii=False))
+        echo_json(fields)
         return
     width = max(len(name) for name in fields)
     for name, value in fields.items():
-        click.echo(
-            f"{name:<{width}}  {value:.6g}" if isinstance(value, float) else f"{name:<{width}}  {value}"
-        )
+        shown = f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
+        echo(f"{one_line(name):<{width}}  {shown}")
 
 
 def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows in columns."""
+    rows = [tuple(map(one_line, row)) for row in rows]
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, *rows):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def print_data_set(manifest: str, recipe: str | Path, *, is_named: bool = False) -> None:
@@ -78,7 +90,7 @@ def print_data_set(manifest: str, recipe: str | Path, *, is_named: bool = False)
     Args:
         is_named: whether the recipe names this very data set.
     """
-    click.echo(manifest)
+    echo(manifest)
     named = () if is_named else ("--set", f"stream.manifest={manifest}")
     tell_end("the data set is complete", ("train", recipe, "--run-dir", "run", *named))
 
@@ -86,7 +98,7 @@ def print_data_set(manifest: str, recipe: str | Path, *, is_named: bool = False)
 def print_problems(problems: Sequence[str], as_json: bool) -> int:
     """Print what is wrong, or that nothing is; return the exit code."""
     if as_json:
-        click.echo(json.dumps({"problems": list(problems)}, ensure_ascii=False))
+        echo_json({"problems": list(problems)})
     else:
-        click.echo("\n".join(problems) if problems else "every byte is as it was written")
+        echo("\n".join(map(one_line, problems)) if problems else "every byte is as it was written")
     return EXIT_FAILURE if problems else EXIT_DONE

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from outlast.cli.printing import json_option, print_table, recipe_arguments
+from outlast.cli.printing import echo, echo_json, json_option, print_table, recipe_arguments
+from outlast.errors import listed
 from outlast.logs import log
 
 
@@ -47,8 +48,8 @@ def init(text: str | None, images: str | None, recipe: str | None, out: Path) ->
     written = write(name, out.expanduser())
     for line in written.found:
         log.info("%s", line)
-    click.echo(out)
-    log.info("next:\n%s", "\n".join(f"  {shlex.join(['outlast', *words])}" for words in written.commands))
+    echo(out)
+    log.info("%s", listed("next:", (f"  {shlex.join(['outlast', *words])}" for words in written.commands)))
 
 
 @click.group()
@@ -69,7 +70,7 @@ def recipe_show(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None
 
     rows = show_recipe(recipe, overrides)
     if as_json:
-        click.echo(json.dumps({row.key: {"value": row.value, "from": row.origin} for row in rows}))
+        echo_json({row.key: {"value": row.value, "from": row.origin} for row in rows})
         return
     cells = [(row.key, json.dumps(row.value, ensure_ascii=False), row.origin) for row in rows]
     print_table(("key", "value", "from"), cells)
@@ -85,4 +86,4 @@ def recipe_schema(markdown: bool) -> None:
     from outlast.recipe.schema import recipe_schema as schema
     from outlast.recipe.schema import reference_page
 
-    click.echo(reference_page() if markdown else json.dumps(schema(), indent=1), nl=not markdown)
+    echo((reference_page() if markdown else json.dumps(schema(), indent=1)).rstrip("\n"))

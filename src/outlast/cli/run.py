@@ -1,6 +1,5 @@
 """The verbs about a run and what comes of it: import, train, evaluate, export, fill-mask."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,8 @@ import click
 
 from outlast.cli.printing import (
     checkpoint_options,
+    echo,
+    echo_json,
     json_option,
     print_fields,
     print_table,
@@ -122,7 +123,7 @@ def export(run_dir: str, out: Path, step: int | None, best: bool) -> None:
     from outlast.run.export import export_run
 
     out = export_run(run_dir, out, step=step, best=best)
-    click.echo(out)
+    echo(out)
     is_of_images = (out / "preprocessor_config.json").exists()
     command = () if is_of_images else (("fill-mask", out, "Text with a [MASK]."),)
     tell_end(f"exported: {out}", *command)
@@ -145,7 +146,7 @@ def import_(folder: Path, out: str, tokenizer: Path | None) -> None:
     """
     from outlast.run.import_model import import_model
 
-    click.echo(import_model(folder, out, tokenizer=tokenizer))
+    echo(import_model(folder, out, tokenizer=tokenizer))
     start = ("train", "RUN.toml", "--run-dir", "RUN", "--initialize-from", out)
     tell_end(f"imported: {out}; the tables for RUN.toml are in {out.rstrip('/')}/recipe.toml", start)
 
@@ -164,9 +165,9 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, as_json: bool) -> N
 
     for text, masks in zip(texts, answer(model, list(texts), top=top), strict=True):
         if as_json:
-            click.echo(json.dumps(masks, ensure_ascii=False))
+            echo_json(masks)
         else:
-            click.echo(text)
+            echo(text)
             for answers in masks:
                 rows = [(f"{row['score']:.3f}", repr(row["token_str"]), row["sequence"]) for row in answers]
                 print_table(("score", "token", "sequence"), rows)

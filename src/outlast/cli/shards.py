@@ -1,12 +1,11 @@
 """The verbs about shards: show, verify, pair, and those of the formats they are exchanged in."""
 
-import json
-
 import click
 
 from outlast.cli.images import import_tars, pack_images, repack_images
-from outlast.cli.printing import json_option, print_fields, print_problems, verify_option
+from outlast.cli.printing import echo, echo_json, json_option, print_fields, print_problems, verify_option
 from outlast.cli.tfrecord import export_tfrecord, import_tfrecord
+from outlast.errors import one_line
 
 
 @click.group()
@@ -29,7 +28,10 @@ def shards_show(manifest: str, dropped: bool, as_json: bool) -> None:
         from outlast.prepare.finish import read_cleaning_report
 
         report = read_cleaning_report(manifest)
-        click.echo(json.dumps(report, ensure_ascii=False) if as_json else "\n".join(describe_report(report)))
+        if as_json:
+            echo_json(report)
+        else:
+            echo("\n".join(map(one_line, describe_report(report))))
         return
     if is_image_set(manifest):
         found = describe_images(manifest)
@@ -106,7 +108,7 @@ def shards_pair(
     config = PairsConfig(lengths=lengths, num_passes=passes, short_probability=short_probability, seed=seed)
     num_processes = resolve_num_processes(ShardsConfig(num_processes=processes))
     is_done = add_pairs(manifest, config, num_processes=num_processes, task=parse_task(task), verify=verify)
-    click.echo(manifest if is_done else "this share is done; the manifest follows with the last one")
+    echo(manifest if is_done else "this share is done; the manifest follows with the last one")
 
 
 shards.add_command(import_tars)

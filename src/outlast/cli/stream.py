@@ -1,11 +1,10 @@
 """The verbs about streaming: bench."""
 
-import json
 from functools import partial
 
 import click
 
-from outlast.cli.printing import json_option, print_fields
+from outlast.cli.printing import echo, echo_json, json_option, print_fields
 
 
 @click.group()
@@ -74,9 +73,9 @@ def bench(
             )
         ).to_dict()
     if as_json:
-        click.echo(json.dumps(rates))
+        echo_json(rates)
         return
     verdict, source = rates.pop("verdict"), rates.pop("source")
     shown = {name.replace("_", " ").replace("store", source): value for name, value in rates.items()}
     print_fields(shown, as_json=False)
-    click.echo(verdict)
+    echo(verdict)

@@ -2,7 +2,7 @@
 
 import click
 
-from outlast.cli.printing import print_data_set, verify_option
+from outlast.cli.printing import echo, print_data_set, verify_option
 
 _processes_option = click.option(
     "--processes", type=click.IntRange(min=1), help="Files in work at once.  [default: one for each core]"
@@ -88,7 +88,7 @@ def export_tfrecord(manifest: str, out: str, processes: int | None, verify: bool
     from outlast.interchange.export_config import ExportConfig
     from outlast.interchange.export_tfrecord import export_tfrecord as export
 
-    click.echo(export(manifest, out, ExportConfig(**options), num_processes=processes, verify=verify))  # pyright: ignore[reportArgumentType]
+    echo(export(manifest, out, ExportConfig(**options), num_processes=processes, verify=verify))  # pyright: ignore[reportArgumentType]
 
 
 @click.command("import-tfrecord")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from outlast.cli.printing import echo
+
 
 @click.group()
 def tokenizer() -> None:
@@ -29,4 +31,4 @@ def tokenizer_import(path: Path, out: str, append_missing: bool) -> None:
 
     folder, name = split_url(out.rstrip("/"))
     import_tokenizer(path, open_store(folder), name, append_missing=append_missing)
-    click.echo(out)
+    echo(out)

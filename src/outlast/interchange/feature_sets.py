@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.errors import ShardError
+from outlast.errors import ShardError, listed
 from outlast.interchange import tf_example
 from outlast.interchange.tf_example import Feature, Kind, RowError, count_values
 
@@ -102,10 +102,12 @@ def recognise(record: Mapping[str, Feature], features: FeatureSet | None, where:
             raise ShardError(
                 f"The first record has the features {_list(record)}.",
                 where=where,
-                expected="those of one of the sets\n"
-                + "\n".join(
-                    f"    {name}: {', '.join(column.feature for column in columns)}"
-                    for name, columns in FEATURE_SETS.items()
+                expected=listed(
+                    "those of one of the sets",
+                    (
+                        f"    {name}: {', '.join(column.feature for column in columns)}"
+                        for name, columns in FEATURE_SETS.items()
+                    ),
                 ),
             )
     columns = FEATURE_SETS[features]

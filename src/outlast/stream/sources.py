@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from outlast.errors import ConfigError, ShardError
+from outlast.errors import ConfigError, ShardError, listed
 from outlast.shards.manifest import Manifest, ShardEntry, read_manifest
 from outlast.storage import Store
 from outlast.stream.blocks import Blocks
@@ -135,8 +135,10 @@ def _check_fits(first: Source, other: Source) -> None:
     ours, theirs = first.manifest, other.manifest
     if ours.tokenizer.fingerprint != theirs.tokenizer.fingerprint:
         raise ConfigError(
-            "The sources were made with different tokenizers, so one id is two different pieces:\n"
-            f"    {first.url}: {ours.tokenizer.fingerprint}\n    {other.url}: {theirs.tokenizer.fingerprint}",
+            listed(
+                "The sources were made with different tokenizers, so one id is two different pieces:",
+                (f"    {source.url}: {source.manifest.tokenizer.fingerprint}" for source in (first, other)),
+            ),
             where="stream.sources",
             remedy="prepare the second one with the first one's: --set tokenizer.path=FIRST/tokenizer",
         )
@@ -150,8 +152,10 @@ def _check_fits(first: Source, other: Source) -> None:
         )
     if ours.examples != theirs.examples:
         raise ConfigError(
-            "The fixed examples of the sources differ in their shapes or arrays:\n"
-            f"    {first.url}: {ours.examples}\n    {other.url}: {theirs.examples}",
+            listed(
+                "The fixed examples of the sources differ in their shapes or arrays:",
+                (f"    {source.url}: {source.manifest.examples}" for source in (first, other)),
+            ),
             where="stream.sources",
             remedy="import both with the same features, length and predictions",
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from outlast.config import build, to_dict
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, listed
 from outlast.training.arithmetic import differences
 from outlast.training.config import OptimizerConfig
 from outlast.training.optimizer import make_schedule
@@ -44,8 +44,10 @@ def check_identity(checkpoint: Identity, run: Identity, *, step: int, run_dir: s
         found, remedy = _check_length(checkpoint, run, step, run_dir)
     if found:
         raise ConfigError(
-            f"The run's checkpoint of step {step} was made with other settings:\n"
-            + "\n".join(f"  - {difference}" for difference in found),
+            listed(
+                f"The run's checkpoint of step {step} was made with other settings:",
+                (f"  - {difference}" for difference in found),
+            ),
             where=run_dir,
             remedy=remedy,
         )
