@@ -5,6 +5,7 @@ Results go to standard output (``--json`` for scripts), everything else to stand
 the verbs, so that ``outlast --help`` answers at once and the data half runs without jax.
 """
 
+import io
 import signal
 import threading
 import traceback
@@ -30,7 +31,6 @@ from outlast.errors import (
     OutlastError,
     explained,
     one_line,
-    printable_text,
 )
 from outlast.version import __version__
 
@@ -48,8 +48,9 @@ def run_command_line(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = click.NoSuchOption(error.option_name, possibilities=_nearest_option(error), ctx=error.ctx)
-        error.message = printable_text(error.message)
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        echo(shown.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as error:
         was_told = isinstance(error, _Told) or isinstance(error.__cause__, _Told)
