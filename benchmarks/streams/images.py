@@ -3,8 +3,8 @@
 Every pipeline lives in a process group of its own, which is stopped while another one is measured
 (``stream.py``). All are measured in turn, round after round, each time after a stretch that is not counted.
 "bare decode" is the limit: the same images in memory, decoded by libjpeg-turbo at the scale that the crop
-needs, in as many threads; nothing is resized, batched or checked. "tiles" and "pixels" are the same pictures
-repacked (``outlast shards repack``); the first one needs jpegtran.
+needs, in as many threads; nothing is resized, batched or checked. "pixels" are the same pictures repacked
+(``outlast shards repack``).
 
     OUTLAST_TEST_DATA=DATA python benchmarks/streams/images.py --rounds 5
     OUTLAST_TEST_DATA=DATA python benchmarks/streams/images.py --images 64 --rounds 1 --only outlast bare

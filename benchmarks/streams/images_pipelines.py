@@ -33,14 +33,9 @@ def outlast(folder: Path, batch: int, workers: int) -> Batches:
     return _outlast(str(folder / "tars" / "manifest.json"), batch, workers)
 
 
-def outlast_tiles(folder: Path, batch: int, workers: int) -> Batches:
-    """The same, the set repacked as JPEGs in tiles: `outlast shards repack --store restart`."""
-    return _outlast(repacked(folder, "restart"), batch, workers)
-
-
 def outlast_pixels(folder: Path, batch: int, workers: int) -> Batches:
-    """The same, the set repacked as pixels, its shorter side 256: `outlast shards repack --store pixels`."""
-    return _outlast(repacked(folder, "pixels"), batch, workers)
+    """The same, the set repacked as pixels, its shorter side 256: `outlast shards repack`."""
+    return _outlast(repacked(folder), batch, workers)
 
 
 def _outlast(manifest: str, batch: int, workers: int) -> Batches:
@@ -203,7 +198,6 @@ PIPELINES = {
     "bare decode": Pipeline(bare_decode),
     "bare decode, crop, resize": Pipeline(bare_crop),
     "outlast": Pipeline(outlast),
-    "outlast, tiles": Pipeline(outlast_tiles),
     "outlast, pixels of 256": Pipeline(outlast_pixels),
     "tf.data": Pipeline(tf_data, "tensorflow"),
     "Grain, OpenCV": Pipeline(grain_opencv, "grain"),

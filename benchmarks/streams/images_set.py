@@ -17,8 +17,7 @@ from PIL import Image
 
 from outlast.images.pack import PackConfig, pack_images
 from outlast.images.pixels import RawPixels
-from outlast.images.repack import ImageStore, repack_images
-from outlast.images.transcode import TiledJpegs
+from outlast.images.repack import repack_images
 
 PHOTOGRAPHS = (
     "exif-orientation-examples__Landscape_3.jpg",
@@ -85,12 +84,10 @@ def records_of(folder: Path) -> list[str]:
     return list(map(str, paths))
 
 
-def repacked(folder: Path, kind: str) -> str:
+def repacked(folder: Path) -> str:
     """Return the manifest of the set stored anew, which is made when it is first asked for."""
-    store: ImageStore = TiledJpegs(max_pixels=2**26)
-    if kind == "pixels":
-        store = RawPixels(short_side=256, max_pixels=2**26)
-    return repack_images(str(folder / "tars" / "manifest.json"), str(folder / kind), kind, store)
+    pixels = RawPixels(short_side=256, max_pixels=2**26)
+    return repack_images(str(folder / "tars" / "manifest.json"), str(folder / "pixels"), pixels)
 
 
 def _example(tf: object, image: bytes, label: int) -> bytes:

@@ -15,7 +15,6 @@ from outlast.images.decode import Box, Undecodable, open_picture
 from outlast.images.index import read_index
 from outlast.images.manifest import parse_image_manifest, read_image_manifest
 from outlast.images.records import FieldRules, Tally, read_examples
-from outlast.images.transcode import TiledJpegs
 from support.hostile import (
     NOISE,
     accepts_or_refuses,
@@ -24,10 +23,9 @@ from support.hostile import (
     damaged_bytes,
     resealed,
 )
-from support.images import encoded, jpeg, needs_jpegtran, picture, write_images
+from support.images import encoded, jpeg, picture, write_images
 
 MAX_PIXELS = 10_000
-TILED = jpeg(5, 120, 80)
 
 
 @pytest.fixture(scope="module")
@@ -105,23 +103,6 @@ def test_damaged_pictures(data: st.DataObject) -> None:
             return
     assert region.shape == (found.height, found.width, 3)
     assert found.width * found.height <= MAX_PIXELS
-
-
-@needs_jpegtran
-@given(data=st.data())
-@settings(max_examples=150)
-def test_damaged_tiles(data: st.DataObject) -> None:
-    sound = TiledJpegs(max_pixels=MAX_PIXELS).convert(TILED)
-    assert sound is not None
-    content = data.draw(damaged_bytes(sound))
-    with bounded_memory(64 * 2**20):
-        try:
-            found = open_picture(memoryview(content), max_pixels=MAX_PIXELS)
-            box = Box(found.width // 3, found.height // 3, -(-found.width // 3), -(-found.height // 3))
-            region = found.region(box, box.width, box.height)
-        except Undecodable:
-            return
-    assert region.shape == (box.height, box.width, 3)
 
 
 @given(st.text(alphabet="{},.-0123456789ab", max_size=40))

@@ -197,7 +197,7 @@ def test_links_and_absolute_names_are_skipped_where_that_is_asked(
     assert verify_images(url) == []
     assert "3 skipped members of train" in summarize_images(describe_images(url))["left out"]
     pixels = RawPixels(short_side=16, max_pixels=2**20)
-    again = repack_images(url, str(tmp_path / "again"), "pixels", pixels, num_processes=1)
+    again = repack_images(url, str(tmp_path / "again"), pixels, num_processes=1)
     assert verify_images(again) == []
 
 

@@ -35,7 +35,7 @@ def packed(folder: Path, out: Path) -> str:
 
 def repacked(folder: Path, out: Path) -> str:
     store = RawPixels(short_side=24, max_pixels=2**26)
-    return repack_images(write_images(folder, [3, 2]), str(out), "pixels", store, num_processes=1)
+    return repack_images(write_images(folder, [3, 2]), str(out), store, num_processes=1)
 
 
 @pytest.mark.parametrize("make", [imported, packed, repacked])

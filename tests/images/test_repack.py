@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -14,27 +13,22 @@ import pytest
 from PIL import Image, ImageOps
 
 from outlast.cli.main import run_command_line
-from outlast.errors import ConfigError, OutlastError, ShardError
+from outlast.errors import ConfigError, ShardError
 from outlast.images.decode import Box, Undecodable, open_picture
 from outlast.images.import_tars import import_tars
 from outlast.images.index import open_index
 from outlast.images.manifest import read_image_manifest
 from outlast.images.pixels import RawPixels
 from outlast.images.records import FieldRules
-from outlast.images.repack import ImageStore, repack_images
-from outlast.images.transcode import TiledJpegs
+from outlast.images.repack import repack_images
 from outlast.images.verify import describe_images, summarize_images, verify_images
 from support.command import Command, kill_when
 from support.files import serving_folder
-from support.images import encoded, jpeg, needs_jpegtran, picture, write_images, write_tar
+from support.hostile import resealed
+from support.images import encoded, jpeg, picture, write_images, write_tar
 
 MANY = 2**26
-TILES = TiledJpegs(max_pixels=MANY)
 PIXELS = RawPixels(short_side=24, max_pixels=MANY)
-KINDS = [
-    pytest.param("restart", TILES, marks=needs_jpegtran, id="restart"),
-    pytest.param("pixels", PIXELS, id="pixels"),
-]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -42,8 +36,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def repack(manifest: str, out: Path, kind: str, store: ImageStore, num_processes: int = 1) -> str:
-    return repack_images(manifest, str(out), kind, store, num_processes=num_processes)
+def repack(manifest: str, out: Path, pixels: RawPixels, num_processes: int = 1) -> str:
+    return repack_images(manifest, str(out), pixels, num_processes=num_processes)
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -51,10 +45,9 @@ def members(path: Path) -> dict[str, bytes]:
         return {m.name: tar.extractfile(m).read() for m in tar}  # pyright: ignore[reportOptionalMemberAccess]
 
 
-@pytest.mark.parametrize(("kind", "store"), KINDS)
-def test_examples_labels_keys_and_order_are_kept(kind: str, store: ImageStore, tmp_path: Path) -> None:
+def test_examples_labels_keys_and_order_are_kept(tmp_path: Path) -> None:
     manifest = write_images(tmp_path / "src", [5, 4, 3], broken=[2, 10])
-    url = repack(manifest, tmp_path / "out", kind, store, num_processes=2)
+    url = repack(manifest, tmp_path / "out", PIXELS, num_processes=2)
     before, after = read_image_manifest(manifest)[0], read_image_manifest(url)[0]
     assert after.num_classes == before.num_classes
     assert verify_images(url) == []
@@ -69,40 +62,28 @@ def test_examples_labels_keys_and_order_are_kept(kind: str, store: ImageStore, t
                 key, content = f"{number:06d}", tar[offset : offset + size]
                 assert label == number
                 assert found[f"{key}.cls"] == expected[f"{key}.cls"]
-                field = "ppm" if kind == "pixels" and number not in (2, 10) else "jpg"
+                field = "ppm" if number not in (2, 10) else "jpg"
                 assert found[f"{key}.{field}"] == content
                 if number in (2, 10):
                     assert content == expected[f"{key}.jpg"], "what cannot be decoded stays as it is"
-                elif kind == "restart":
-                    pixels = [
-                        np.asarray(Image.open(io.BytesIO(c))) for c in (content, expected[f"{key}.jpg"])
-                    ]
-                    assert np.array_equal(pixels[0], pixels[1])
                 number += 1
     described = describe_images(url)
     assert described["provenance"]["repack"]["unchanged"] == {"train": 1, "validation": 1}
-    assert summarize_images(described)["stored as"] == f"{kind}, 2 images as they were"
+    assert summarize_images(described)["stored as"] == "pixels, 2 images as they were"
 
 
-@pytest.mark.parametrize(("kind", "store"), KINDS)
-def test_a_repacking_goes_on_where_it_stopped(kind: str, store: ImageStore, tmp_path: Path) -> None:
+def test_a_repacking_goes_on_where_it_stopped(tmp_path: Path) -> None:
     manifest = write_images(tmp_path / "src", [3, 3, 2])
-    repack(manifest, tmp_path / "out", kind, store)
+    repack(manifest, tmp_path / "out", PIXELS)
     whole = contents(tmp_path / "out")
     for name in ("manifest.json", "done/00001.json", "shard-000001.index.safetensors"):
         (tmp_path / "out" / name).unlink()
     kept = (tmp_path / "out" / "shard-000000.tar").stat().st_ino
-    repack(manifest, tmp_path / "out", kind, store)
+    repack(manifest, tmp_path / "out", PIXELS)
     assert contents(tmp_path / "out") == whole, "the same bytes"
     assert (tmp_path / "out" / "shard-000000.tar").stat().st_ino == kept, "what was finished stays"
     with pytest.raises(ShardError, match="another corpus or configuration"):
-        repack(manifest, tmp_path / "out", kind, type(store)(**{**vars(store), "max_pixels": 5}))
-    if kind == "restart":
-        again = repack(str(tmp_path / "out" / "manifest.json"), tmp_path / "again", kind, store)
-        assert (
-            read_image_manifest(again)[0].splits
-            == read_image_manifest(manifest.replace("src", "out"))[0].splits
-        )
+        repack(manifest, tmp_path / "out", RawPixels(short_side=24, max_pixels=5))
 
 
 @pytest.mark.long
@@ -128,36 +109,14 @@ def test_a_killed_repacking_leaves_nothing_to_clean(local_command: Command, tmp_
         assert contents(tmp_path / name.replace("/", "-")) == contents(tmp_path / "whole")
 
 
-@needs_jpegtran
-def test_a_program_that_somebody_ends_says_nothing_of_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the system does where memory ends: no image stays as it was because of that."""
-    manifest = write_images(tmp_path / "src", [3, 2])
-    repack(manifest, tmp_path / "unbroken", "restart", TILES)
-    short_lived = tmp_path / "programs" / "jpegtran"
-    short_lived.parent.mkdir()
-    short_lived.write_text(
-        f'#!/bin/sh\n[ "$1" = -version ] && exec {shutil.which("jpegtran")} -version\nkill -KILL $$\n'
-    )
-    short_lived.chmod(0o755)
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{short_lived.parent}{os.pathsep}{os.environ['PATH']}")
-        with pytest.raises(OutlastError, match="jpegtran was ended by SIGKILL") as caught:
-            repack(manifest, tmp_path / "out", "restart", TILES, num_processes=2)
-    assert "the same line again" in str(caught.value.remedy)
-    repack(manifest, tmp_path / "out", "restart", TILES)
-    assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
-
-
 def test_a_remote_set_and_damaged_ones(tmp_path: Path) -> None:
     manifest = write_images(tmp_path / "src", [3, 2])
-    expected = read_image_manifest(repack(manifest, tmp_path / "a", "pixels", PIXELS))[0].fingerprint
+    expected = read_image_manifest(repack(manifest, tmp_path / "a", PIXELS))[0].fingerprint
     with serving_folder(tmp_path / "src") as url:
-        found = repack(f"{url}/manifest.json", tmp_path / "b", "pixels", PIXELS)
+        found = repack(f"{url}/manifest.json", tmp_path / "b", PIXELS)
     assert read_image_manifest(found)[0].fingerprint == expected
     with pytest.raises(ConfigError, match="over itself"):
-        repack(manifest, tmp_path / "src", "pixels", PIXELS)
+        repack(manifest, tmp_path / "src", PIXELS)
     for name, message in (
         ("shard-000000.tar", "The tar is not"),
         ("shard-000000.index.safetensors", "The index is not"),
@@ -168,14 +127,12 @@ def test_a_remote_set_and_damaged_ones(tmp_path: Path) -> None:
             sound[:-700] + bytes([sound[-700] ^ 1]) + sound[-699:] if len(sound) > 700 else sound[:-1] + b"\7"
         )
         with pytest.raises(ShardError, match=message) as caught:
-            repack(manifest, tmp_path / f"c{name}", "pixels", PIXELS)
+            repack(manifest, tmp_path / f"c{name}", PIXELS)
         assert name in str(caught.value.where)
         path.write_bytes(sound)
 
 
-def test_the_verb(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = write_images(tmp_path / "src", [3, 2])
     line = ["shards", "repack", manifest, "--out", str(tmp_path / "out"), "--processes", "1", "--store"]
     assert run_command_line([*line, "pixels", "--short-side", "7"]) == 0
@@ -186,11 +143,24 @@ def test_the_verb(
         if "ppm" in n
     }
     assert {min(shape) for shape in shapes} == {7}
-    monkeypatch.setenv("PATH", str(tmp_path))
     line[4] = str(tmp_path / "tiles")
-    assert run_command_line([*line, "restart"]) == ConfigError.exit_code
-    assert "apt-get install libjpeg-turbo-progs" in capsys.readouterr().err
-    assert not (tmp_path / "tiles").exists(), "found out before anything is written"
+    assert run_command_line([*line, "restart"]) == 2
+    assert "'restart' is not 'pixels'" in capsys.readouterr().err
+    assert not (tmp_path / "tiles").exists()
+
+
+def test_a_set_in_tiles_is_refused_and_its_tars_make_another(tmp_path: Path) -> None:
+    """Older versions stored JPEGs in tiles, which stay JPEGs for every program."""
+    manifest = Path(write_images(tmp_path / "src", [3, 2]))
+    document = json.loads(manifest.read_text())
+    document["provenance"] = {"repack": {"store": "restart"}, "source": document["provenance"]}
+    manifest.write_bytes(resealed(document))
+    with pytest.raises(ShardError, match="JPEGs in tiles") as caught:
+        read_image_manifest(str(manifest))
+    assert caught.value.where == str(manifest)
+    assert "outlast shards import TAR... --out DIR" in str(caught.value.remedy)
+    tars = {"train": [str(tmp_path / "src" / "shard-000000.tar")]}
+    assert verify_images(import_tars(tars, str(tmp_path / "again"), FieldRules(), num_processes=1)) == []
 
 
 def test_long_and_foreign_names_are_kept(tmp_path: Path) -> None:
@@ -206,7 +176,7 @@ def test_long_and_foreign_names_are_kept(tmp_path: Path) -> None:
     source = import_tars(
         {"train": [str(tmp_path / "t.tar")]}, str(tmp_path / "src"), FieldRules(), num_processes=1
     )
-    url = repack(source, tmp_path / "out", "pixels", PIXELS)
+    url = repack(source, tmp_path / "out", PIXELS)
     assert verify_images(url) == []
     assert [*members(tmp_path / "out" / "t.tar")] == [f"{n}.{f}" for n in names for f in ("ppm", "cls")]
 
@@ -231,9 +201,9 @@ def test_pixels_are_upright_and_shrunk_once() -> None:
 def test_a_name_with_slashes_in_front_is_readable_again(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "t.tar", [(".//a.jpg", jpeg(1)), (".//a.cls", b"1")])
     source = import_tars({"train": [str(path)]}, str(tmp_path / "src"), FieldRules(), num_processes=1)
-    url = repack(source, tmp_path / "out", "pixels", PIXELS)
+    url = repack(source, tmp_path / "out", PIXELS)
     assert [*members(tmp_path / "out" / "t.tar")] == ["a.ppm", "a.cls"]
-    assert verify_images(repack(url, tmp_path / "again", "pixels", PIXELS)) == []
+    assert verify_images(repack(url, tmp_path / "again", PIXELS)) == []
 
 
 def test_pixels_of_real_files(test_data: Path) -> None:
@@ -286,7 +256,5 @@ def test_a_set_of_other_formats_stays_or_is_decoded(tmp_path: Path) -> None:
         tmp_path / "t.tar", [("a.png", grey), ("a.cls", b"3"), ("b.png", b"none"), ("b.cls", b"1")]
     )
     source = import_tars({"train": [str(path)]}, str(tmp_path / "src"), FieldRules(), num_processes=1)
-    cases: list[tuple[str, Any, list[str]]] = [("pixels", PIXELS, ["a.ppm", "a.cls", "b.png", "b.cls"])]
-    for kind, store, expected in cases:
-        repack(source, tmp_path / kind, kind, store)
-        assert [*members(tmp_path / kind / "t.tar")] == expected
+    repack(source, tmp_path / "pixels", PIXELS)
+    assert [*members(tmp_path / "pixels" / "t.tar")] == ["a.ppm", "a.cls", "b.png", "b.cls"]

@@ -23,12 +23,11 @@ from outlast.images.pixels import RawPixels
 from outlast.images.repack import repack_images
 from outlast.images.rows import ImageRows
 from outlast.images.stream import ImageStream, open_images
-from outlast.images.transcode import TiledJpegs
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from outlast.stream.order import Order
 from support.files import serving_folder
-from support.images import jpeg, needs_jpegtran, picture, write_images
+from support.images import jpeg, picture, write_images
 
 SHARDS = (20, 13, 31, 9)
 NUM_EXAMPLES = sum(SHARDS[:-1])
@@ -258,24 +257,10 @@ def test_a_remote_set_gives_the_same_bytes(manifest: str, tmp_path: Path) -> Non
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-@needs_jpegtran
-@pytest.mark.parametrize("crop", ["random_resized", "padded", "center"])
-def test_tiles_give_the_same_batches(broken: str, crop: str, tmp_path: Path) -> None:
-    store = TiledJpegs(max_pixels=2**26)
-    tiled = repack_images(broken, str(tmp_path / "tiled"), "restart", store, num_processes=1)
-    assert take(make_stream(tiled, crop=crop), 0, 7) == take(make_stream(broken, crop=crop), 0, 7)
-    batches = [
-        list(make_stream(url, split="validation", global_batch_size=3).evaluation_batches())
-        for url in (tiled, broken)
-    ]
-    for first, second in zip(*batches, strict=True):
-        assert all(np.array_equal(first[name], second[name]) for name in first)
-
-
 def test_pixels_give_the_same_rows(broken: str, tmp_path: Path) -> None:
     def stored(short_side: int) -> str:
         store = RawPixels(short_side=short_side, max_pixels=2**26)
-        return repack_images(broken, str(tmp_path / f"{short_side}"), "pixels", store, num_processes=1)
+        return repack_images(broken, str(tmp_path / f"{short_side}"), store, num_processes=1)
 
     whole, shrunk = stored(100), stored(20)
     assert take(make_stream(whole, crop="padded"), 0, 7) == take(make_stream(broken, crop="padded"), 0, 7)

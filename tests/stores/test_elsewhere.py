@@ -100,7 +100,7 @@ def test_tars_of_a_bucket_stay_there(
     assert verify_images(there) == []
     assert summarize_images(describe_images(there))["tars at"] == bucket
     again = repack_images(
-        there, str(tmp_path / "again"), "pixels", RawPixels(short_side=16, max_pixels=2**20), num_processes=1
+        there, str(tmp_path / "again"), RawPixels(short_side=16, max_pixels=2**20), num_processes=1
     )
     assert verify_images(again) == []
     # Given again it goes on, and an import of copies is another one.

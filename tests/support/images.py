@@ -1,13 +1,11 @@
 """Pictures and tars of them, made here: small, different from each other, the same on every machine."""
 
 import io
-import shutil
 import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from outlast.images.import_tars import import_tars
@@ -62,19 +60,3 @@ def write_images(folder: Path, shard_examples: Sequence[int], *, broken: Iterabl
         tars.append(str(write_tar(folder / f"shard-{shard:06d}.tar", files)))
     splits = {"train": tars[:-1], "validation": tars[-1:]}
     return import_tars(splits, str(folder), FieldRules(), num_processes=1)
-
-
-needs_jpegtran = pytest.mark.skipif(
-    shutil.which("jpegtran") is None,
-    reason="jpegtran is not installed: apt-get install libjpeg-turbo-progs",
-)
-
-
-def noisy_jpeg(number: int, width: int, height: int, **options: object) -> bytes:
-    """Return a JPEG of noise: every block differs from its neighbours, so a pixel taken from another place is
-    seen.
-    """
-    shape = (-(-height // 3), -(-width // 3), 3)
-    coarse = (uniform_bits(shape[0] * shape[1] * 3, number) & np.uint64(255)).astype(np.uint8).reshape(shape)
-    pixels = np.ascontiguousarray(coarse.repeat(3, 0).repeat(3, 1)[:height, :width])
-    return encoded(pixels, "JPEG", quality=75, **options)

@@ -120,16 +120,18 @@ def pack_images(
 @click.option("--out", required=True, help="Folder or URL for tars, indexes and manifest.")
 @click.option(
     "--store",
-    type=click.Choice(["restart", "pixels"]),
-    required=True,
-    help="JPEGs in tiles, of which only the needed ones are read; or decoded pictures.",
+    type=click.Choice(["pixels"]),
+    default="pixels",
+    show_default=True,
+    expose_value=False,
+    help="Decoded pictures, the one way there is.",
 )
 @click.option(
     "--short-side",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Of pixels: a picture whose shorter side is longer is shrunk.",
+    help="A picture whose shorter side is longer is shrunk.",
 )
 @click.option(
     "--max-pixels",
@@ -141,22 +143,15 @@ def pack_images(
 @_processes_option
 @verify_option
 def repack_images(
-    manifest: str, out: str, store: str, short_side: int, max_pixels: int, processes: int | None, verify: bool
+    manifest: str, out: str, short_side: int, max_pixels: int, processes: int | None, verify: bool
 ) -> None:
     """Store a data set of images anew, to be read faster: the same examples, labels and order.
 
-    With restart the pictures are the same to the last bit, about as large as before; it needs jpegtran. With
-    pixels they are decoded once and shrunk. What cannot be stored so stays as it is. The same line again
-    continues a killed run.
+    Pictures are decoded once and shrunk. What cannot be decoded stays as it is. The same line again continues
+    a killed run.
     """
     from outlast.images.pixels import RawPixels
     from outlast.images.repack import repack_images as repack
-    from outlast.images.transcode import TiledJpegs
 
-    if store == "restart":
-        image_store = TiledJpegs(max_pixels=max_pixels)
-    else:
-        image_store = RawPixels(short_side=short_side, max_pixels=max_pixels)
-    print_data_set(
-        repack(manifest, out, store, image_store, num_processes=processes, verify=verify), "RUN.toml"
-    )
+    pixels = RawPixels(short_side=short_side, max_pixels=max_pixels)
+    print_data_set(repack(manifest, out, pixels, num_processes=processes, verify=verify), "RUN.toml")

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.images.jpeg import JpegHead, exif_orientation, read_head
-from outlast.images.tiles import Cut, read_tiles
 from outlast.logs import log
 
 Pixels = NDArray[np.uint8]
@@ -165,23 +164,15 @@ class _JpegPicture(Picture):
         """Decode a box of the stored picture at a scale. Raises ValueError where libjpeg-turbo warns."""
         import simplejpeg
 
-        part = Cut(self.content, 0, 0, self.head.width, self.head.height)
-        tiles = read_tiles(self.content, self.head)
-        if tiles is not None:
-            right, bottom = -(-(box.left + box.width) * 8 // scale), -(-(box.top + box.height) * 8 // scale)
-            part = tiles.cut(box.left * 8 // scale, box.top * 8 // scale, right, bottom)
+        width, height = self.head.width, self.head.height
         options: dict[str, Any] = {}
-        if part.width * part.height * 3 <= _KEPT_BYTES:
+        if width * height * 3 <= _KEPT_BYTES:
             options["buffer"] = _kept_memory()
         if scale < 8:
-            options["min_width"], options["min_height"] = (
-                _scaled(part.width, scale),
-                _scaled(part.height, scale),
-            )
+            options["min_width"], options["min_height"] = _scaled(width, scale), _scaled(height, scale)
             options["min_factor"] = 8 / scale
-        decoded: Pixels = simplejpeg.decode_jpeg(part.content, "RGB", **options)
-        left, top = box.left - part.left * scale // 8, box.top - part.top * scale // 8
-        return decoded[top : top + box.height, left : left + box.width]
+        decoded: Pixels = simplejpeg.decode_jpeg(self.content, "RGB", **options)
+        return decoded[box.top : box.top + box.height, box.left : box.left + box.width]
 
 
 class _RawPicture(Picture):

@@ -12,12 +12,9 @@ from typing import NamedTuple
 
 _SOF_8_BIT = (0xC0, 0xC1, 0xC2)  # baseline, extended sequential, progressive
 _WITHOUT_LENGTH = (0x01, *range(0xD0, 0xD9))
-SOS = 0xDA
-_APP1, APP9 = 0xE1, 0xE9
+_SOS, _APP1 = 0xDA, 0xE1
 _EXIF = b"Exif\0\0"
 _ORIENTATION_TAG = 0x0112
-TILE_INDEX = b"outlast-tiles\0"
-"""Begins the segment APP9 that says where the tiles of a picture lie (``tiles.py``)."""
 
 
 class JpegHead(NamedTuple):
@@ -25,14 +22,12 @@ class JpegHead(NamedTuple):
     width, height: as stored, before the picture is turned upright.
     orientation: Exif's, 1 to 8; 1 is upright.
     is_plain: whether libjpeg-turbo reads it as Pillow does: 8 bits, grey or three components.
-    tile_index: begin and end of the tile index; None where there is none.
     """
 
     width: int
     height: int
     orientation: int
     is_plain: bool
-    tile_index: tuple[int, int] | None = None
 
     @property
     def is_turned(self) -> bool:
@@ -40,29 +35,27 @@ class JpegHead(NamedTuple):
         return self.orientation >= 5
 
 
-def is_frame(marker: int) -> bool:
+def _is_frame(marker: int) -> bool:
     """Whether a marker begins a frame header. DHT, JPG and DAC lie among them."""
     return 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)
 
 
 def read_head(content: memoryview) -> JpegHead | None:
     """Read the segments of a JPEG up to its size; None where it is no JPEG, or an odd one."""
-    orientation, tile_index = 1, None
-    for marker, begin, end in segments(content):
+    orientation = 1
+    for marker, begin, end in _segments(content):
         if marker == _APP1 and bytes(content[begin : begin + 6]) == _EXIF:
             orientation = exif_orientation(bytes(content[begin:end]))
-        if marker == APP9 and bytes(content[begin : begin + len(TILE_INDEX)]) == TILE_INDEX:
-            tile_index = (begin + len(TILE_INDEX), end)
-        if is_frame(marker):
+        if _is_frame(marker):
             if end - begin < 6:
                 return None
             precision, height, width, components = struct.unpack(">BHHB", content[begin : begin + 6])
             is_plain = marker in _SOF_8_BIT and precision == 8 and components in (1, 3) and height > 0
-            return JpegHead(width, height, orientation, is_plain, tile_index)
+            return JpegHead(width, height, orientation, is_plain)
     return None
 
 
-def segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
+def _segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yield marker, begin and end of the content of each segment of a JPEG, the head of its first scan (SOS)
     last.
     """
@@ -81,7 +74,7 @@ def segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
         if length < 2 or position + 2 + length > size:
             return
         yield marker, position + 4, position + 2 + length
-        if marker == SOS:
+        if marker == _SOS:
             return
         position += 2 + length
 

@@ -139,9 +139,21 @@ def parse_image_manifest(text: bytes, *, where: str) -> ImageManifest:
         )
     fields = {key: value for key, value in document.items() if key not in _OUTER}
     manifest, fingerprint = build_manifest(ImageManifest, fields, where=where)
+    _refuse_tiles(manifest, where=where)
     problem = _find_problem(manifest)
     check_manifest(problem, fingerprint == document.get("fingerprint"), where=where)
     return manifest
+
+
+def _refuse_tiles(manifest: ImageManifest, *, where: str) -> None:
+    repack: Any = manifest.provenance.get("repack")
+    if isinstance(repack, dict) and repack.get("store") == "restart":
+        raise ShardError(
+            "The data set holds JPEGs in tiles, which this version reads no more.",
+            where=where,
+            remedy="build it again: `outlast shards repack` makes pixels of the set that it was made from, "
+            "and `outlast shards import TAR... --out DIR` a set of the same pictures of its tars",
+        )
 
 
 def _find_problem(manifest: ImageManifest) -> str | None:

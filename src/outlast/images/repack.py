@@ -1,6 +1,6 @@
-"""A data set of images becomes one that is read faster: the same examples in the same order, stored anew.
+"""A data set of images becomes one that is read faster: the same examples in the same order, as pixels.
 
-In: the manifest of a data set of images and a way to store an image. Out: a data set with tars of the same
+In: the manifest of a data set of images and how pixels are stored. Out: a data set with tars of the same
 names, examples, keys and labels. An image that cannot be stored in that way stays as it is, byte for byte,
 and is counted: its number, and with it the place of every other one in the order, does not change. A killed
 run goes on with the tars that are missing.
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO
 
 from outlast.build.drive import drive_missing
 from outlast.build.plan import agree_on_plan, write_record
@@ -21,6 +21,7 @@ from outlast.errors import ConfigError, ShardError
 from outlast.images.import_tars import opened_tar
 from outlast.images.index import INDEX_REMEDY, ImageIndex, read_index
 from outlast.images.manifest import ImageShardEntry, read_image_manifest, write_image_manifest
+from outlast.images.pixels import RawPixels
 from outlast.images.record import ImageRecord, make_image_manifest
 from outlast.images.records import split_name
 from outlast.images.tar_writer import ImageShardWriter
@@ -30,19 +31,6 @@ from outlast.storage import Store, open_store
 from outlast.storage.elsewhere import open_elsewhere
 from outlast.storage.spool import Spooled
 from outlast.version import __version__
-
-
-class ImageStore(Protocol):
-    """A way to store an image: a frozen dataclass, whose fields are part of the plan."""
-
-    @property
-    def field(self) -> str | None:
-        """The field of a converted image; None: as it was."""
-        ...
-
-    def versions(self) -> dict[str, str]: ...
-
-    def convert(self, content: bytes) -> bytes | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +47,7 @@ class RepackPiece:
 class RepackJob:
     """What all tars have in common."""
 
-    image_store: Any
+    pixels: RawPixels
     out: str
 
     def open(self) -> "Repacker":
@@ -77,8 +65,7 @@ class RepackRecord(ImageRecord):
 def repack_images(
     manifest: str,
     out: str,
-    kind: str,
-    image_store: ImageStore,
+    pixels: RawPixels,
     *,
     num_processes: int | None = None,
     verify: bool = False,
@@ -88,8 +75,7 @@ def repack_images(
     Args:
         manifest: URL of the data set's manifest.
         out: folder or URL for tars, indexes and manifest; not that of the data set.
-        kind: the name of the store.
-        image_store: how an image is stored.
+        pixels: how an image is stored.
         num_processes: that store tars side by side; None: one for each core. A script that calls this with
             more than one needs ``if __name__ == "__main__":``.
         verify: of a data set that is complete already, compare digests and not sizes alone.
@@ -98,7 +84,7 @@ def repack_images(
         the URL of the new manifest.
 
     Raises:
-        ConfigError: the folder of the data set itself; a program that is missing.
+        ConfigError: the folder of the data set itself.
         ShardError: a data set that is missing or damaged; a folder that belongs to another build.
         StorageError: the data set cannot be written.
     """
@@ -108,8 +94,8 @@ def repack_images(
         raise ConfigError(
             "The data set would be stored over itself.", where="--out", remedy="choose another folder"
         )
-    identity = {"source": source.fingerprint, "store": kind, **asdict(image_store)}  # pyright: ignore
-    versions = agree_on_plan(store, identity, {"outlast": __version__, **image_store.versions()})
+    identity = {"source": source.fingerprint, "store": "pixels", **asdict(pixels)}
+    versions = agree_on_plan(store, identity, {"outlast": __version__, **pixels.versions()})
     url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
     if store.exists(MANIFEST_NAME):
         files = read_image_manifest(url)[0].files
@@ -124,7 +110,7 @@ def repack_images(
     log.info("%d tars, %sB", len(pieces), format_count(sum(entry.size_bytes for _, entry in entries)))
     records = drive_missing(
         "repack",
-        RepackJob(image_store=image_store, out=out),
+        RepackJob(pixels=pixels, out=out),
         pieces,
         store,
         num_processes,
@@ -162,7 +148,7 @@ class Repacker:
             ShardError: a tar or an index that is missing or not what the manifest describes.
             StorageError: what is to be written cannot be.
         """
-        image_store: ImageStore = self.job.image_store
+        pixels = self.job.pixels
         entry = piece.entry
         source = open_elsewhere(open_store(piece.source), {entry.name: entry.url} if entry.url else {})
         where = source.url_of(entry.name)
@@ -180,11 +166,11 @@ class Repacker:
             for offset, size_bytes, label in zip(*(column.tolist() for column in index), strict=True):
                 file.seek(offset)
                 content = file.read(size_bytes)
-                converted = image_store.convert(content)
+                converted = pixels.convert(content)
                 unchanged += converted is None
                 key, field = _key_and_field(names, offset, where)
                 stored = content if converted is None else converted
-                writer.add(stored, field if converted is None else image_store.field or field, label, key=key)
+                writer.add(stored, field if converted is None else pixels.field, label, key=key)
                 image_bytes += len(stored)
                 count(1, size_bytes, 0)
             shard = writer.write(self.store, entry.name)
