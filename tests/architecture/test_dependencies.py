@@ -25,7 +25,6 @@ EXTRAS_OF_THE_PACKAGE = (
     "language",
     "segment",
     "images",
-    "report",
     "ray",
     "torch",
 )
