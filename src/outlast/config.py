@@ -19,6 +19,7 @@ import pydantic.dataclasses
 from pydantic.fields import FieldInfo
 
 from outlast.errors import ConfigError, listed
+from outlast.storage.regular import read_whole
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def table(cls: type[T]) -> type[T]:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file. Raises ConfigError with the line of the mistake."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_whole(path).decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError("There is no such recipe.", where=str(path), remedy="check the path") from None
     except IsADirectoryError:

@@ -24,7 +24,7 @@ ORDER = (
     *("init", "run", "prepare", "recipe", "interchange", "inference", "huggingface", "pytorch"),
     *("training", "objectives", "models", "checkpoint"),
     *("images", "stream", "shards", "tokenizer", "cleaning", "corpus", "build"),
-    *("storage", "config", "prng", "logs", "errors", "version"),
+    *("config", "storage", "prng", "logs", "errors", "version"),
 )
 """The rooms from the top down: whatever imports stands above what it imports (docs/design/layout.md)."""
 

@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "prng": set(),
     "logs": {"errors"},
-    "config": {"errors"},
+    "config": {"errors", "storage"},
     "storage": {"errors"},
     # The data half.
     "build": LEAVES,

@@ -15,6 +15,7 @@ import pytest
 
 from outlast.errors import OutlastError, StorageError, StoreUnreachable
 from outlast.storage import Chunks, LocalStore, ObjectInfo, Store, local
+from outlast.storage.regular import MOST_BYTES
 from support.lives import check_whole, live
 
 T = TypeVar("T")
@@ -48,8 +49,8 @@ class FaultyStore(Store):
     def change(self, action: Callable[[], None]) -> None:
         self.ask(action)
 
-    def read(self, name: str) -> bytes:
-        return self.ask(lambda: self.inner.read(name))
+    def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
+        return self.ask(lambda: self.inner.read(name, most_bytes))
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         return self.ask(lambda: self.inner.read_range(name, start, length))

@@ -261,7 +261,7 @@ def _read_arrays(store: Store, commit: Commit, prefix: str) -> dict[str, NDArray
             for entry in slices:
                 _place(arrays[entry.name], entry, _read_slice(store, part, entry))
             return
-        content = memoryview(_answer(store, part, lambda: store.read(part.name)))
+        content = memoryview(_answer(store, part, lambda: store.read(part.name, part.size_bytes)))
         _compare(content[: part.header_bytes], part.header_sha256, f"{part.name}: header")
         for entry in slices:
             piece = content[entry.begin : entry.end]

@@ -22,7 +22,7 @@ from outlast.corpus.extent import CorpusFile, Extent, Piece
 from outlast.corpus.files import FoundFile, find_files
 from outlast.corpus.formats import check_formats, documents_of, format_of, warn_of_json
 from outlast.corpus.recognize import HEAD_BYTES, is_saved_dataset, refuse_binary
-from outlast.corpus.source import local_path
+from outlast.corpus.source import local_path, open_file
 from outlast.corpus.tar import has_tar_name, is_tar
 from outlast.errors import CorpusError, printable
 
@@ -125,7 +125,7 @@ def _describe(config: CorpusConfig, found: FoundFile) -> CorpusFile | None:
     """Describe a file; None for a tar in a folder that holds nothing of the corpus."""
     path = found.path
     try:
-        with found.store.open(found.object_name) if found.store else open(path, "rb") as file:
+        with found.store.open(found.object_name) if found.store else open_file(path) as file:
             size, digest = probe(file)
     except OSError as error:
         raise CorpusError(f"The file cannot be read: {error.strerror}.", where=path) from error

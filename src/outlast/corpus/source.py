@@ -10,6 +10,7 @@ import urllib.parse
 
 from outlast.errors import ConfigError, CorpusError, ObjectNotFound
 from outlast.storage import open_store
+from outlast.storage.regular import open_regular
 
 HTTP_SCHEMES = ("http://", "https://")
 
@@ -53,7 +54,7 @@ def open_file(path: str) -> io.BufferedIOBase:
         StorageError: a remote file cannot be read, now or later from the stream.
     """
     if not is_remote(path):
-        return open(path, "rb")
+        return open_regular(path)
     server, name = locate(path)
     try:
         return open_store(server).open(name)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ConfigError
+from outlast.storage.regular import read_whole
 
 PREPROCESSOR_NAME = "preprocessor_config.json"
 
@@ -116,7 +117,7 @@ def read_image_processor(folder: Path) -> ImageProcessor | None:
     """
     path = folder / PREPROCESSOR_NAME
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_whole(path))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError, OSError) as error:

@@ -30,6 +30,7 @@ from outlast.models.config import (
 )
 from outlast.models.next_sentence import HEAD, POOLER
 from outlast.models.params import ParamTable, flatten
+from outlast.storage.regular import open_regular, read_whole
 
 WEIGHTS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
@@ -96,7 +97,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of ``config.json``. Raises OutlastError."""
     path = folder / CONFIG_NAME
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_whole(path))
     except FileNotFoundError:
         raise OutlastError(
             "There is no model here.", where=str(path), expected="a folder with config.json"
@@ -309,6 +310,7 @@ def read_tensors(folder: Path) -> NamedArrays:
     if not path.exists():
         raise _no_weights(folder)
     try:
+        open_regular(path).close()
         with safetensors.safe_open(path, framework="np") as file:
             stored = file.keys()
             names = [name for name in stored if not name.endswith(_BUFFERS)]

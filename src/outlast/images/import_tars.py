@@ -33,6 +33,7 @@ from outlast.shards.document import MANIFEST_NAME
 from outlast.shards.manifest import Name
 from outlast.storage import Store, open_store, split_url
 from outlast.storage.elsewhere import is_url, open_elsewhere
+from outlast.storage.regular import open_regular
 from outlast.storage.spool import Spooled, spool_failed
 from outlast.version import __version__
 
@@ -286,7 +287,7 @@ def opened_tar(
     path = store.local_path(name)
     try:
         if path is not None:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 _check_size(file.seek(0, 2), size_bytes, url)
                 yield file
             return

@@ -22,6 +22,7 @@ from outlast.images.tar_writer import ImageShardWriter
 from outlast.logs import format_count, log
 from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import open_store
+from outlast.storage.regular import read_whole
 from outlast.version import __version__
 
 
@@ -164,7 +165,7 @@ def _images(share: Share) -> Iterator[tuple[bytes, str, int | None, str]]:
     for image in share.files:
         path = Path(image.path)
         try:
-            content = path.read_bytes()
+            content = read_whole(path)
         except OSError as error:
             raise CorpusError(f"The image cannot be read: {error.strerror}.", where=image.path) from error
         if len(content) != image.size_bytes:

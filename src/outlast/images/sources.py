@@ -11,6 +11,7 @@ the classes. The images themselves are read when a shard is written.
 
 import csv
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from outlast.images.labels import Found, classes_of_tables, name_classes, parse_
 from outlast.images.tables import ARROW, PARQUET, TableFile, open_table, saved_tables
 from outlast.images.tar_writer import record_bytes
 from outlast.prng import derive_key, permutation
+from outlast.storage.regular import open_regular
 
 SUFFIXES = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "webp", "gif", "tif", "tiff")
 _LISTS = (".csv", ".tsv", ".jsonl")
@@ -181,7 +183,7 @@ def _read_list(path: Path) -> Iterator[Found]:
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     line = 1
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             if path.suffix == ".jsonl":
                 for line, text in enumerate(file, 1):
                     if text.strip():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import CorpusError
+from outlast.storage.regular import read_whole
 
 PARQUET, ARROW = ".parquet", ".arrow"
 """How the names of tables end."""
@@ -66,7 +67,7 @@ def saved_tables(folder: Path, names: Collection[str]) -> list[Path] | None:
         return None
     path = folder / _STATE_NAME
     try:
-        found = [str(entry["filename"]) for entry in json.loads(path.read_bytes())["_data_files"]]
+        found = [str(entry["filename"]) for entry in json.loads(read_whole(path))["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorpusError(
             f"The list of the data set's files cannot be read: {error!r}", where=str(path)

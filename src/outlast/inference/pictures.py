@@ -28,6 +28,7 @@ from outlast.logs import log
 from outlast.models.params import Params, unflatten
 from outlast.models.resnet import ModelState, classify
 from outlast.models.resnet_config import ResNetConfig
+from outlast.storage.regular import read_whole
 
 BATCH_ROWS = 16
 """Pictures that go through the model together."""
@@ -153,7 +154,7 @@ def _content(picture: Any) -> bytes:
     if isinstance(picture, bytes):
         return picture
     if isinstance(picture, str | Path):
-        return Path(picture).read_bytes()
+        return read_whole(picture)
     if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
         raise OutlastError(
             f"The picture is an array of {picture.dtype}, of shape {picture.shape}.",

@@ -31,6 +31,7 @@ from outlast.models.config import EncoderConfig
 from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params, unflatten
 from outlast.storage import local_place
+from outlast.storage.regular import read_whole
 
 LENGTH_MULTIPLE = 32
 BATCH_ROWS = 16
@@ -235,7 +236,7 @@ def _padded(array: IntArray, shape: tuple[int, int], fill: int) -> NDArray[np.in
 def _read_tokenizer(folder: Path, settings: dict[str, Any]) -> Tokenizer | JapaneseText:
     if settings.get("tokenizer_class") == "BertJapaneseTokenizer":
         return JapaneseText(folder)
-    tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer = Tokenizer.from_str(read_whole(folder / "tokenizer.json").decode())
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
@@ -244,7 +245,7 @@ def _read_tokenizer(folder: Path, settings: dict[str, Any]) -> Tokenizer | Japan
 def _load_tokenizer(model: Model) -> tuple[Tokenizer | JapaneseText, str, int]:
     path, settings_path = model.folder / "tokenizer.json", model.folder / "tokenizer_config.json"
     try:
-        settings = cast(dict[str, Any], dict(json.loads(settings_path.read_text(encoding="utf-8"))))
+        settings = cast(dict[str, Any], dict(json.loads(read_whole(settings_path))))
         tokenizer = _read_tokenizer(model.folder, settings)
     except FileNotFoundError as error:
         raise OutlastError("There is no tokenizer beside the model.", where=str(error.filename)) from None

@@ -10,6 +10,7 @@ from statistics import median
 from outlast.errors import ConfigError, CorpusError
 from outlast.images.decode import Undecodable, open_picture
 from outlast.images.sources import Plan, plan_shards
+from outlast.storage.regular import read_whole
 
 _LOOKED_AT = 64
 _MOST_PIXELS = 2**26
@@ -75,7 +76,7 @@ def _short_side(plan: Plan, source: str) -> int:
     sides: list[int] = []
     for path in files[:: max(len(files) // _LOOKED_AT, 1)]:
         try:
-            picture = open_picture(memoryview(Path(path).read_bytes()), max_pixels=_MOST_PIXELS)
+            picture = open_picture(memoryview(read_whole(path)), max_pixels=_MOST_PIXELS)
         except Undecodable:
             continue
         sides.append(min(picture.height, picture.width))

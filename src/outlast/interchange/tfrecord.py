@@ -15,6 +15,7 @@ import google_crc32c
 
 from outlast.errors import ShardError, StorageError
 from outlast.storage import Store
+from outlast.storage.regular import open_regular
 
 Compression = Literal["none", "gzip", "zlib"]
 SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zlib": ".zlib"}
@@ -131,7 +132,7 @@ def open_object(store: Store, name: str) -> BinaryIO:
     path = store.local_path(name)
     if path is not None:
         try:
-            return path.open("rb", buffering=_READ_BYTES)
+            return open_regular(path, _READ_BYTES)
         except OSError as error:
             raise StorageError(f"Cannot read the file: {error.strerror}.", where=str(path)) from error
     return io.BufferedReader(_Ranges(store, name, size), _RANGE_BYTES)

@@ -22,6 +22,7 @@ from outlast.huggingface.load import CONFIG_NAME, WEIGHTS_NAME
 from outlast.logs import log
 from outlast.run.directory import RUN_NAME, TOKENIZER_FOLDER
 from outlast.storage import Store
+from outlast.storage.regular import open_regular
 from outlast.training.identity import Identity
 from outlast.version import __version__
 
@@ -74,9 +75,11 @@ def write_import(
 
 def digests_of(folder: Path) -> dict[str, str]:
     """Return the sha256 of the files that an import came from, by name."""
-    return {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (CONFIG_NAME, WEIGHTS_NAME)
-    }
+    found: dict[str, str] = {}
+    for name in (CONFIG_NAME, WEIGHTS_NAME):
+        with open_regular(folder / name) as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def toml_tables(comments: Sequence[str], tables: Mapping[str, Mapping[str, Any]]) -> str:

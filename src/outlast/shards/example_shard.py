@@ -20,6 +20,7 @@ from outlast.shards.manifest import ArrayName, ShardEntry, StaticExamples, Token
 from outlast.shards.read import Buffer
 from outlast.shards.token_format import SHARD_REMEDY, token_dtype
 from outlast.storage import Store
+from outlast.storage.regular import open_regular
 from outlast.storage.spool import Spool
 
 FORMAT = "outlast-example-shard"
@@ -206,7 +207,7 @@ def open_examples(
         FileNotFoundError: there is no such file.
         ShardError: the file is damaged, or not the one that the manifest describes.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if not path.stat().st_size:
             raise ShardError("The shard is empty.", where=str(path), remedy=SHARD_REMEDY)
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

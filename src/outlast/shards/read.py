@@ -16,6 +16,7 @@ from outlast.errors import ShardError
 from outlast.shards.manifest import ShardEntry
 from outlast.shards.token_format import SHARD_REMEDY, ShardHeader, parse_header
 from outlast.shards.word_bits import count_ones
+from outlast.storage.regular import open_regular
 
 Buffer = bytes | memoryview | mmap.mmap
 
@@ -104,7 +105,7 @@ def map_file(path: Path) -> mmap.mmap:
         FileNotFoundError: there is no such file.
         ShardError: it is empty.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if not path.stat().st_size:
             raise ShardError("The file is empty.", where=str(path), remedy=SHARD_REMEDY)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -93,7 +93,7 @@ def verify_file(store: Store, entry: FileEntry, check: Callable[[Buffer], None])
         size = store.size_bytes(entry.name)
         if size != entry.size_bytes:
             problems.append(f"has {size} bytes, the manifest says {entry.size_bytes}")
-        content: Buffer = map_file(path) if path else store.read(entry.name)
+        content: Buffer = map_file(path) if path else store.read(entry.name, size)
         digest = hashlib.sha256(content).hexdigest()
         if digest != entry.sha256:
             problems.append(f"has sha256 {digest}, the manifest says {entry.sha256}")

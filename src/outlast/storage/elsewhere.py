@@ -19,6 +19,7 @@ from outlast.errors import ObjectNotFound, StorageError
 from outlast.storage import open_store, split_url
 from outlast.storage.addresses import CONSENT
 from outlast.storage.http import HttpStore
+from outlast.storage.regular import MOST_BYTES
 from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
 T = TypeVar("T")
@@ -72,9 +73,9 @@ class _SpreadStore(Store):
     def _at(self, name: str) -> tuple[Store, str]:
         return self._places.get(name, (self._own, name))
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
         store, name = self._at(name)
-        return store.read(name)
+        return store.read(name, most_bytes)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         store, name = self._at(name)

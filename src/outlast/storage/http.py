@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from outlast.errors import ConfigError, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage.addresses import resolve
 from outlast.storage.fetched import fetch, open_fetched
+from outlast.storage.regular import MOST_BYTES, read_up_to
 from outlast.storage.spool import spool_failed
 from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
@@ -69,8 +70,16 @@ class HttpStore(Store):
         self._has_ranges: bool | None = None
         self._learning = threading.Lock()
 
-    def read(self, name: str) -> bytes:
-        return self._ask(name, {}, lambda response: response.read())
+    def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
+        def take(response: http.client.HTTPResponse) -> bytes | None:
+            if int(response.length or 0) > most_bytes:
+                return None
+            return read_up_to(partial(_read, response), most_bytes)
+
+        content = self._ask(name, {}, take)
+        if content is None:
+            raise self.too_large(name, most_bytes)
+        return content
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         if length == 0:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
+from outlast.storage.regular import MOST_BYTES, open_regular, read_whole
 from outlast.storage.store import Chunks, ObjectInfo, Store
 
 _FOLDER_ATTEMPTS = 50
@@ -55,15 +56,15 @@ class LocalStore(Store):
             raise StorageError(f"The name {name!r} leaves its folder.", where=self.url)
         return path
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
         try:
-            return self.local_path(name).read_bytes()
+            return read_whole(self.local_path(name), most_bytes)
         except OSError as error:
             raise self._failed("read", name, error) from error
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         try:
-            with self.local_path(name).open("rb") as file:
+            with open_regular(self.local_path(name)) as file:
                 file.seek(start)
                 content = file.read(length)
         except OSError as error:

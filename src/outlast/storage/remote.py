@@ -18,6 +18,7 @@ import obstore.store
 from obstore import exceptions
 
 from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
+from outlast.storage.regular import MOST_BYTES
 from outlast.storage.store import Chunks, ObjectInfo, Store
 
 if TYPE_CHECKING:
@@ -65,11 +66,14 @@ class ObjectStore(Store):
         except (exceptions.BaseError, ValueError) as error:
             raise StorageError(f"The store cannot be opened: {_first_line(error)}", where=self.url) from None
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
         try:
-            return bytes(obstore.get(self._store, name).bytes())
+            found = obstore.get(self._store, name)
+            if found.meta["size"] <= most_bytes:
+                return bytes(found.bytes())
         except Exception as error:
             self._explain("read", name, error)
+        raise self.too_large(name, most_bytes)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         if length == 0:

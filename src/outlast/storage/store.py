@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from outlast.errors import ObjectExists, ObjectNotFound, StoreUnreachable
+from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage.reader import RangeReader
+from outlast.storage.regular import MOST_BYTES
 
 T = TypeVar("T")
 
@@ -53,8 +54,8 @@ class Store(ABC):
     longest_pause_seconds: float = 10.0
 
     @abstractmethod
-    def read(self, name: str) -> bytes:
-        """Return the whole object."""
+    def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
+        """Return the whole object. Raises StorageError where it has more bytes, of which few are fetched."""
 
     @abstractmethod
     def read_range(self, name: str, start: int, length: int) -> bytes:
@@ -107,6 +108,14 @@ class Store(ABC):
             return self.retry(lambda: self.read_range(name, start, length))
 
         return io.BufferedReader(RangeReader(read_range, size), _BUFFER_BYTES)
+
+    def too_large(self, name: str, most_bytes: int) -> StorageError:
+        """Return the error of an object that is not read whole."""
+        return StorageError(
+            f"The object has more than {most_bytes} bytes, the most that is read whole.",
+            where=self.url_of(name),
+            expected="a manifest, a vocabulary or another small file",
+        )
 
     def url_of(self, name: str) -> str:
         """Return where an object lies, for messages."""

@@ -20,6 +20,7 @@ from outlast.errors import OutlastError, ShardError
 from outlast.shards.manifest import FileEntry
 from outlast.shards.token_format import SHARD_REMEDY
 from outlast.storage import Store
+from outlast.storage.regular import open_regular
 from outlast.stream.config import StreamConfig
 from outlast.stream.remote.cache import CachedShard, ShardCache, default_cache_folder, shared_cache
 from outlast.stream.remote.cancel import Cancellation, current_cancellation, work_for
@@ -275,7 +276,7 @@ def fetch_together(
 
 def _verify_file(path: Path, entry: FileEntry) -> None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise ShardError("The shard is missing.", where=str(path), remedy=SHARD_REMEDY) from None

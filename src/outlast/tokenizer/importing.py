@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from outlast.errors import TokenizerError
 from outlast.logs import log
 from outlast.storage import Store
+from outlast.storage.regular import read_whole
 from outlast.tokenizer.config import SPECIAL_PIECES
 from outlast.tokenizer.encode import check_unknown, make_tokenizer, refuse_reachable
 from outlast.tokenizer.manifest import (
@@ -152,5 +153,5 @@ def _make_manifest(
         special_ids={role: pieces.index(name) for role, name in special_pieces.items()},
         special_pieces=special_pieces,
         files={MODEL_NAMES[library]: hashlib.sha256(content).hexdigest()},
-        training={"imported": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
+        training={"imported": file.name, "sha256": hashlib.sha256(read_whole(file)).hexdigest()},
     )

@@ -14,6 +14,7 @@ from typing import Any, cast
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from outlast.errors import TokenizerError
+from outlast.storage.regular import read_whole
 from outlast.tokenizer.mecab_words import dictionary, load_analyser
 
 _WORDPIECE, _BPE, _MERGES = "vocab.txt", "vocab.json", "merges.txt"
@@ -50,7 +51,7 @@ def read_vocabulary(file: Path) -> bytes:
             return _wordpiece(file)
         if file.name.endswith(_BPE):
             return _byte_level_bpe(file)
-        return file.read_bytes()
+        return read_whole(file)
     except OSError as error:
         where = str(error.filename or file)
         raise TokenizerError(f"Cannot read the tokenizer: {error.strerror}.", where=where) from None
@@ -166,6 +167,6 @@ def _flag(settings: dict[str, Any], key: str, file: Path, *, default: bool | Non
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_whole(file).decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise TokenizerError(f"The file is no UTF-8 text: {error.reason}.", where=str(file)) from None
