@@ -64,7 +64,7 @@ def test_a_folder_without_a_run(
 def test_a_damaged_description_is_written_anew_by_training(
     outlast: Run, train: Run, run_dir: Path, content: str
 ) -> None:
-    path = run_dir / "run.json"
+    path = run_dir / "attempts" / "1.run.json"
     path.write_text(content)
     outlast("evaluate", run_dir).refused(1, "description is damaged", str(path), "trains it again")
     outcome = train(run_dir=run_dir)
@@ -74,11 +74,11 @@ def test_a_damaged_description_is_written_anew_by_training(
 def test_a_run_cannot_go_on_with_data_of_another_tokenizer(
     train: Run, run_dir: Path, data: Path, other_data: Path
 ) -> None:
-    description = (run_dir / "run.json").read_bytes()
+    description = (run_dir / "attempts" / "1.run.json").read_bytes()
     train(manifest=other_data / "manifest.json", run_dir=run_dir).refused(
         2, "data.tokenizer", tokenizer_of(data), tokenizer_of(other_data), f"--initialize-from {run_dir}"
     )
-    assert (run_dir / "run.json").read_bytes() == description
+    assert (run_dir / "attempts" / "1.run.json").read_bytes() == description
 
 
 def test_a_run_is_not_evaluated_on_data_of_another_tokenizer(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from outlast.run.directory import FORMER_NAME, read_description, read_recipe_tables
+from outlast.storage import LocalStore
 from support.command_line import Run
 
 BIGBIRD = (
@@ -23,7 +25,7 @@ NAMED = ("model.random_blocks=uniform", "model.evaluation_random_blocks=same")
 
 
 def blocks_of(run_dir: Path) -> tuple[str, str]:
-    model = json.loads((run_dir / "run.json").read_text())["recipe"]["model"]
+    model = read_recipe_tables(LocalStore(run_dir))["model"]
     return model["random_blocks"], model["evaluation_random_blocks"]
 
 
@@ -36,7 +38,7 @@ def test_a_run_goes_on_with_the_blocks_it_began_with(
     assert done.code == 0, done
     assert blocks_of(run_dir) == ("uniform", "same")
     if damaged:
-        (run_dir / "run.json").write_text("{")
+        (run_dir / "attempts" / "1.run.json").write_text("{")
         refused = train(*BIGBIRD, "training.total_steps=2", run_dir=run_dir)
         refused.refused(2, "model.sparse.random_blocks: the checkpoint has 'uniform'")
         return
@@ -65,8 +67,9 @@ def test_a_run_of_another_model_from_before_is_evaluated(
     finished_run: Path, tmp_path: Path, outlast: Run
 ) -> None:
     """Its description names the former defaults of keys that its model does not read."""
-    path = Path(shutil.copytree(finished_run, tmp_path / "run")) / "run.json"
-    described: dict[str, Any] = json.loads(path.read_text())
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    described: dict[str, Any] = read_description(LocalStore(run_dir))
     described["recipe"]["model"] |= {"random_blocks": "uniform", "evaluation_random_blocks": "same"}
-    path.write_text(json.dumps(described))
-    assert outlast("evaluate", path.parent).code == 0
+    (run_dir / "attempts" / "1.run.json").unlink()
+    (run_dir / FORMER_NAME).write_text(json.dumps(described))
+    assert outlast("evaluate", run_dir).code == 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.run.directory import read_recipe_tables
 from outlast.storage import LocalStore
 from support.command_line import Run, settings
 from support.images import write_images
@@ -42,7 +43,7 @@ def test_a_small_model_trains_by_the_recipe(name: str, tmp_path: Path, outlast: 
     rates = [line["learning_rate"] for line in losses(tmp_path / "run")]
     highest = {"resnet50_imagenet_step": 0.5, "resnet50_imagenet_cosine": 0.4}[name]
     assert rates[:2] == pytest.approx([highest / 2, highest])
-    described = json.loads(LocalStore(tmp_path / "run").read("run.json"))["recipe"]
+    described = read_recipe_tables(LocalStore(tmp_path / "run"))
     assert (described["training"]["total_steps"], described["training"]["epochs"]) == (4, None)
     assert described["optimizer"]["warmup_steps"] == 2
     # The same line goes on: here, with nothing left to do.

@@ -14,6 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from outlast.storage import LocalStore
+from outlast.training.ranking import read_evaluations
 from support.command import RECIPE
 from support.command_line import Run, settings
 from support.pretrained import pretrained_folder
@@ -132,8 +134,8 @@ def test_a_run_starts_from_an_import_and_both_losses_are_its(
     assert found["num_predictions"] == expected["num_predictions"]
     (line,) = (tmp_path / "run" / "metrics").glob("*.jsonl")
     assert {"mlm_loss", "next_sentence_loss", "next_sentence_accuracy"} <= json.loads(line.read_text()).keys()
-    (kept,) = (tmp_path / "run" / "evaluations").glob("*.json")
-    assert {"mlm_loss", "next_sentence_loss"} <= json.loads(kept.read_text()).keys()
+    (kept,) = read_evaluations(LocalStore(tmp_path / "run")).values()
+    assert {"mlm_loss", "next_sentence_loss"} <= kept.keys()
 
     alone = outlast("train", RECIPE, "--run-dir", tmp_path / "alone", *start, *settings(*keys))
     assert "left out, for this run has none: pooler, next_sentence" in alone.err

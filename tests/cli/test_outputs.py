@@ -12,6 +12,7 @@ import pytest
 
 from outlast.cli.main import main
 from outlast.storage import LocalStore
+from outlast.training.ranking import read_evaluations
 from support.command import RECIPE
 from support.command_line import Run
 from support.datasets import draw_documents, write_sentence_data
@@ -27,6 +28,7 @@ JSON_VERBS = {
     "checkpoint recover": "run",
     "evaluate": "run",
     "fill-mask": "model",
+    "verify": "run",
 }
 """Every verb that prints a table, and what it looks at."""
 
@@ -122,7 +124,7 @@ def test_an_evaluation_of_a_part_is_asked_for(outlast: Run, train: Run, tmp_path
     """During training the recipe says how many examples; the verb reads all, or as many as it is told."""
     trained = train("training.total_steps=1")
     assert ", over 8 examples" in trained.err
-    (kept,) = (json.loads(path.read_text()) for path in (tmp_path / "run" / "evaluations").iterdir())
+    (kept,) = read_evaluations(LocalStore(tmp_path / "run")).values()
     part = outlast("evaluate", tmp_path / "run", "--json", "--set", "training.evaluation_examples=8")
     assert json.loads(part.out) == kept
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from outlast.storage import LocalStore
+from outlast.training.ranking import read_evaluations
 from support.command import Command
 from support.command_line import TINY, Run, settings
 
@@ -31,7 +33,7 @@ def evaluated_run(command: Command, data: Path, tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="session")
 def best(evaluated_run: Path) -> dict[str, Any]:
     """The evaluation with the lowest loss."""
-    found = [json.loads(path.read_text()) for path in (evaluated_run / "evaluations").iterdir()]
+    found = list(read_evaluations(LocalStore(evaluated_run)).values())
     lowest = min(found, key=lambda fields: fields["loss"])
     assert (len(found), lowest["step"]) != (4, 8), "the newest is not the best"
     return lowest
@@ -118,7 +120,7 @@ def test_the_end_of_a_run_says_what_came_of_it(
 ) -> None:
     """Three steps are fewer than the interval between two lines of progress."""
     *_, result, _ = train().err.splitlines()
-    kept = json.loads(next((tmp_path / "run" / "evaluations").iterdir()).read_text())
+    (kept,) = read_evaluations(LocalStore(tmp_path / "run")).values()
     (line,) = next((tmp_path / "run" / "metrics").iterdir()).read_text().splitlines()
     loss = json.loads(line)["loss"]
     assert result == f"all 3 steps are done: loss {loss:.4f}, held-out loss {kept['loss']:.4f}"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from outlast.storage import LocalStore
+from outlast.training.ranking import read_evaluations
 from support.command import Command, kill
 
 
@@ -110,7 +112,7 @@ def test_an_evaluation_owed_is_made_by_the_next_attempt(
     kill(process)
     (run_dir / "evaluations" / "000000000100-1.json").unlink(missing_ok=True)
     command.train(manifest, run_dir)
-    kept = json.loads((run_dir / "evaluations" / "000000000100-1.json").read_text())
+    kept = read_evaluations(LocalStore(run_dir))[100]
     part = ("--set", "training.evaluation_examples=64")  # as in training; else all
     now = json.loads(command.run("evaluate", run_dir, "--json", *part))
     assert now == kept

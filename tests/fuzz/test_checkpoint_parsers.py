@@ -127,11 +127,13 @@ RECIPE: dict[str, Any] = {
 @settings(max_examples=80)
 @given(damaged(RECIPE).map(to_json) | NOISE)
 def test_any_description_of_a_run(content: bytes) -> None:
-    """run.json of a hostile run: evaluating it ends with a typed error."""
+    """A hostile run, of this version and of one before: evaluating it ends with a typed error."""
     store = LocalStore(FOLDER["run"])
-    store.replace("run.json", [content])
-    with pytest.raises(OutlastError):
-        evaluate_run(str(FOLDER["run"]))
+    for name in ("run.json", "attempts/1.run.json"):
+        store.replace(name, [content])
+        with pytest.raises(OutlastError):
+            evaluate_run(str(FOLDER["run"]))
+    store.delete("attempts/1.run.json")
 
 
 def test_a_description_that_names_an_unknown_key(tmp_path: Path) -> None:

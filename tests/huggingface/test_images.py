@@ -59,7 +59,7 @@ def test_a_small_stem_brings_its_code_and_is_no_ordinary_resnet(tmp_path: Path) 
         assert f"class {name.partition('.')[2]}(" in source
     compile(source, code, "exec")
     assert "trust_remote_code=True" in (folder / "README.md").read_text()
-    assert f"{code}.py" in json.loads((folder / "outlast.json").read_text())["sha256"]
+    assert f"{code}.py" in json.loads((folder / "outlast.json").read_text())["files"]
     assert not list(export(small_resnet(), tmp_path / "large").glob("*.py"))
 
 

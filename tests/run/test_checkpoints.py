@@ -16,8 +16,9 @@ from outlast.config import to_dict
 from outlast.errors import ConfigError, DamagedCheckpoint, RunError
 from outlast.recipe import make_recipe
 from outlast.run.checkpoints import Which, digest_run, list_checkpoints, restore_run
+from outlast.run.directory import FORMER_NAME, read_description, write_description
 from outlast.storage import LocalStore, open_store
-from outlast.training.ranking import evaluation_name
+from outlast.training.ranking import write_evaluation
 
 LOSSES = {2: 4.0, 4: 1.0, 6: 2.0, 8: 3.0}
 
@@ -28,9 +29,9 @@ def write_run(
     """A run as training leaves it, its checkpoints of one number each: the step."""
     store = LocalStore(folder)
     recipe = make_recipe({"checkpoint": checkpoint}, where="test")
-    store.replace("run.json", [json.dumps({"recipe": to_dict(recipe), "identity": {}}).encode()])
     attempt = claim_attempt(store, config=CheckpointConfig(), report=lambda message: None)
     attempt.record_restored(0)
+    write_description(store, attempt.number, {"recipe": to_dict(recipe), "identity": {}})
     writer = CheckpointWriter(store, recipe.checkpoint, attempt, identity={}, mesh={})
     made: dict[int, float] = {}
     for step, loss in losses.items():
@@ -38,7 +39,7 @@ def write_run(
         made[step] = loss
         if evaluated:
             fields = {"step": step, "loss": loss, "accuracy": step / 10, "num_examples": 8}
-            store.replace(evaluation_name(CommitKey(step, 1)), [json.dumps(fields).encode()])
+            write_evaluation(store, CommitKey(step, 1), fields)
             writer.rank(sorted(made, key=lambda step: made[step]))
     attempt.close()
     return store
@@ -135,7 +136,7 @@ def test_the_list_does_without_a_description(
     store: LocalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.rmtree(tmp_path / "run" / "evaluations")
-    (tmp_path / "run" / "run.json").write_text("{")
+    (tmp_path / "run" / "attempts" / "1.run.json").write_text("{")
     rows = list_checkpoints(store.url)
     assert [(row["step"], row["best"], row["metric"]) for row in rows] == [
         (8, False, None),
@@ -146,8 +147,8 @@ def test_the_list_does_without_a_description(
 
 
 def test_a_run_whose_recipe_knows_no_metric_ranks_by_the_loss(store: LocalStore, tmp_path: Path) -> None:
-    path = tmp_path / "run" / "run.json"
-    description = json.loads(path.read_text())
+    description = read_description(store)
     del description["recipe"]["checkpoint"]["best_metric"]
-    path.write_text(json.dumps(description))
+    store.delete("attempts/1.run.json")
+    store.create(FORMER_NAME, [json.dumps(description).encode()])
     assert step_of(store, Which(best=True)) == 4

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlast.storage import open_store
+from outlast.training.ranking import read_evaluations
 from support.azure import AzureServer, azure_variables
 from support.canaries import CANARIES, canaries_in, files_of, objects_of
 from support.datasets import STEPS, TINY, CloudCommand
@@ -36,7 +37,7 @@ def test_everything_on_s3(
     assert rows[0]["step"] == STEPS
     assert {row["state"] for row in rows} == {"committed"}
     assert "as it was written" in command.run("checkpoint", "verify", run_dir)
-    kept = json.loads(open_store(run_dir).read(f"evaluations/{STEPS:012d}-1.json"))
+    kept = read_evaluations(open_store(run_dir))[STEPS]
     part = ("--set", "training.evaluation_examples=16")  # as in training; else all
     assert json.loads(command.run("evaluate", run_dir, "--json", *part)) == kept
     said += command.run("export", run_dir, tmp_path / "model")

@@ -44,8 +44,25 @@ def test_the_training_record_is_no_part_of_the_fingerprint(trained: Path) -> Non
     before = read(trained).fingerprint
     document = json.loads(path.read_text())
     document["training"] = {"note": "moved"}
-    path.write_text(json.dumps(document))
+    write_as_before(path, document)
     assert read(trained).fingerprint == before
+
+
+def write_as_before(path: Path, document: dict[str, Any]) -> None:
+    """Write a manifest without a digest, as the first version did; of another version as it says."""
+    document.pop("sha256")
+    version = 1 if document["version"] == 2 else document["version"]
+    path.write_text(json.dumps({**document, "version": version}))
+
+
+def test_any_changed_byte_of_the_manifest(trained: Path) -> None:
+    """What the fingerprint does not cover, too."""
+    path = trained / "t/manifest.json"
+    text = path.read_text()
+    path.write_text(text.replace('"sentencepiece": "0', '"sentencepiece": "1'))
+    assert path.read_text() != text
+    with pytest.raises(TokenizerError, match="does not match the sha256 it carries"):
+        read(trained)
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
@@ -74,7 +91,7 @@ def test_a_changed_file(trained: Path) -> None:
     [
         (lambda document: document["special_ids"].update(pad=1), "fingerprint .* does not match"),
         (lambda document: document.update(vocab_size="many"), "vocab_size is wrong"),
-        (lambda document: document.update(version=2), "has version 2"),
+        (lambda document: document.update(version=3), "has version 3"),
         (lambda document: document.update(format="else"), "not a tokenizer's manifest"),
         (lambda document: document.pop("files"), "files is wrong"),
     ],
@@ -83,7 +100,7 @@ def test_an_edited_manifest(trained: Path, edit: Edit, message: str) -> None:
     path = trained / "t/manifest.json"
     document = json.loads(path.read_text())
     edit(document)
-    path.write_text(json.dumps(document))
+    write_as_before(path, document)
     with pytest.raises(TokenizerError, match=message):
         read(trained)
 
@@ -107,9 +124,11 @@ def test_special_ids_that_cannot_be(trained: Path, ids: dict[str, int], message:
     document = json.loads(path.read_text())
     document["special_ids"].update(ids)
     fields = {
-        key: value for key, value in document.items() if key not in ("format", "version", "fingerprint")
+        key: value
+        for key, value in document.items()
+        if key not in ("format", "version", "fingerprint", "sha256")
     }
     document["fingerprint"] = TokenizerManifest(**fields).fingerprint
-    path.write_text(json.dumps(document))
+    write_as_before(path, document)
     with pytest.raises(TokenizerError, match=message):
         read(trained)

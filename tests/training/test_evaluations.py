@@ -2,6 +2,7 @@
 how they are ranked.
 """
 
+import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,6 +120,31 @@ def test_a_replaced_writer_does_not_overwrite_what_its_successor_wrote(store: Lo
         second.evaluate(8, 1.0)
         first.evaluate(8, 9.0)
         assert losses(store) == {8: 1.0}
+
+
+@pytest.mark.parametrize("of_before", [False, True])
+def test_a_changed_evaluation_is_said_and_counts_no_more(
+    store: LocalStore, of_before: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of those that an earlier version wrote, without a digest, only the whole is read."""
+    with life(store) as first:
+        first.save(4)
+        first.evaluate(4, 3.25)
+    (path,) = (store.root / "evaluations").iterdir()
+    if of_before:
+        path.write_text(json.dumps(read_evaluations(store)[4], sort_keys=True) + "\n")
+    assert losses(store) == {4: 3.25}
+    whole = path.read_bytes()
+    changes = range(0, 8 * len(whole), 1 if not of_before else 8 * len(whole))
+    for bit in changes:
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        assert losses(store) == {}, (bit, bytes(changed))
+    assert caplog.text.count("is no evaluation; it will be made again") == len(changes)
+    path.rename(path.with_name("000000000003-1.json"))
+    path.with_name("000000000003-1.json").write_bytes(whole)
+    assert losses(store) == {}, "it is not that of its name"
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])

@@ -67,6 +67,11 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
     return cast(dict[str, str], agreed)
 
 
+def read_plan(store: Store) -> dict[str, Any]:
+    """Return the plan that is there. Raises ObjectNotFound, ShardError where it is damaged."""
+    return _parse(store.read(PLAN_NAME), _PLAN_FORMAT, f"{store.url}/{PLAN_NAME}")
+
+
 def withdraw_plan(store: Store, more_folders: Sequence[str] = ()) -> None:
     """Delete the plan of a build that failed and has made nothing, so that the folder is free for a corrected
     one: most such errors are ended by another configuration.
@@ -146,7 +151,7 @@ def _check_made_again(store: Store, record: Record) -> None:
     expected = files_to_mend(store)
     for file in record.files:
         if file.name in expected and expected[file.name] != file.sha256:
-            plan = _parse(store.read(PLAN_NAME), _PLAN_FORMAT, f"{store.url}/{PLAN_NAME}")
+            plan = read_plan(store)
             versions = ", ".join(f"{name} {version}" for name, version in plan["versions"].items())
             raise ShardError(
                 f"Made again, the file has other bytes than the manifest names: sha256 {file.sha256}.",

@@ -18,7 +18,7 @@ ATTEMPTS = "attempts/"
 _COMMIT = re.compile(r"commits/(\d{12})-([1-9]\d{0,11})\.json")
 _PREFIX = re.compile(r"data/(\d{12})/([1-9]\d{0,11})-[^/]+/")
 _LIST = re.compile(r"data/\d{12}/[1-9]\d{0,11}-[^/]+/commit\.json")
-_ATTEMPT = re.compile(r"attempts/([1-9]\d{0,11})\.(json|heartbeat|from\.json)")
+_ATTEMPT = re.compile(r"attempts/([1-9]\d{0,11})\.(json|heartbeat|from\.json|run\.json)")
 
 
 class CommitKey(NamedTuple):
@@ -77,8 +77,14 @@ def record_name(attempt: int) -> str:
     return f"{ATTEMPTS}{attempt}.from.json"
 
 
+def description_name(attempt: int) -> str:
+    """Return the name of what an attempt says of its run: the recipe it trains by."""
+    return f"{ATTEMPTS}{attempt}.run.json"
+
+
 def parse_attempt_name(name: str) -> tuple[int, str] | None:
-    """Return the number and the kind (``json``, ``heartbeat``, ``from.json``) of an attempt's object."""
+    """Return the number and the kind (``json``, ``heartbeat``, ``from.json``,
+    ``run.json``) of an attempt's object."""
     match = _ATTEMPT.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
 

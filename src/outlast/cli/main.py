@@ -23,6 +23,7 @@ from outlast.cli.run import evaluate, export, fill_mask, import_, train
 from outlast.cli.shards import shards
 from outlast.cli.stream import stream
 from outlast.cli.tokenizer import tokenizer
+from outlast.cli.verify import verify
 from outlast.errors import (
     EXIT_DONE,
     EXIT_FAILURE,
@@ -135,5 +136,6 @@ for verb in (
     evaluate,
     export,
     fill_mask,
+    verify,
 ):
     main.add_command(verb)

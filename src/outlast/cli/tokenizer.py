@@ -26,9 +26,11 @@ def tokenizer_import(path: Path, out: str, append_missing: bool) -> None:
     PATH is a sentencepiece model, a tokenizer.json, a vocab.txt with its tokenizer_config.json, a vocab.json
     with its merges.txt, or the folder of one of them.
     """
+    from outlast.huggingface.digests import check_tokenizer
     from outlast.storage import open_store, split_url
     from outlast.tokenizer.importing import import_tokenizer
 
     folder, name = split_url(out.rstrip("/"))
+    check_tokenizer(path)
     import_tokenizer(path, open_store(folder), name, append_missing=append_missing)
     echo(out)

@@ -2,8 +2,8 @@
 
 In: parameters, the model's numbers, special ids, a function that writes the tokenizer's files. Out: a
 folder with ``config.json``, ``model.safetensors``, the tokenizer, ``README.md`` and ``outlast.json``, which
-holds where the model comes from and the sha256 of every other file. The folder appears whole or not at all:
-it is written beside its place and renamed.
+holds where the model comes from and the sha256 of every file but the model card. The folder appears whole or
+not at all: it is written beside its place and renamed.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -1,10 +1,9 @@
-"""A model's folder: it appears whole or not at all, with the sha256 of every file in it.
+"""A model's folder: it appears whole or not at all, with the sha256 of every file in it that a reader reads.
 
 In: tensors by their names, functions that write the other files. Out: a folder. It is written beside its
 place and renamed, so what bears its name is complete, and by one process at a time.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -20,13 +19,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from outlast.errors import ConfigError, OutlastError
+from outlast.huggingface.digests import write_provenance
 from outlast.huggingface.load import WEIGHTS_NAME
 from outlast.huggingface.writer_lock import only_writer
 from outlast.storage import local_failure
-
-PROVENANCE_NAME = "outlast.json"
-FORMAT = "outlast-export"
-VERSION = 1
 
 
 def write_folder(
@@ -56,7 +52,8 @@ def write_folder(
             try:
                 save_file(dict(tensors), temporary / WEIGHTS_NAME, metadata={"format": "pt"})
                 write_files(temporary)
-                _write_provenance(temporary, special_ids, provenance)
+                ids = {} if special_ids is None else {"special_ids": dict(special_ids)}
+                write_provenance(temporary, {**ids, "provenance": dict(provenance)})
                 _flush(temporary)
                 os.rename(temporary, folder)  # replaces an empty folder, fails on any other
             except BaseException:
@@ -110,20 +107,6 @@ def _as_os_error(error: SafetensorError) -> OSError:
     """Return what the system said; the library puts it, with its number, into the text of its own error."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))
-
-
-def _write_provenance(
-    folder: Path, special_ids: Mapping[str, int] | None, provenance: Mapping[str, Any]
-) -> None:
-    files = {path.name: path for path in sorted(folder.iterdir())}
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        **({} if special_ids is None else {"special_ids": dict(special_ids)}),
-        "provenance": dict(provenance),
-        "sha256": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
-    }
-    write_json(folder / PROVENANCE_NAME, document)
 
 
 def _flush(folder: Path) -> None:

@@ -18,6 +18,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from outlast.errors import ConfigError, OutlastError
+from outlast.huggingface.digests import checking
 from outlast.huggingface.image_processor import PREPROCESSOR_NAME, ImageProcessor, read_image_processor
 from outlast.huggingface.images import ImageModel, load_image_model, read_class_names
 from outlast.images.config import ImagesConfig
@@ -142,11 +143,13 @@ class ImageClassifier:
 
 def load_classifier(folder: Path) -> ImageClassifier:
     """Load a folder with a ResNet. Errors as of ``load_model``."""
-    model, processor = load_image_model(folder), read_image_processor(folder)
+    with checking(folder):
+        model, processor = load_image_model(folder), read_image_processor(folder)
+        names = read_class_names(folder) or [f"LABEL_{number}" for number in range(model.config.num_classes)]
+        classifier = ImageClassifier(model, names, processor, folder)
     for difference in processor.differences if processor else ():
         log.warning("its image processor: %s; answers may differ", difference)
-    numbered = [f"LABEL_{number}" for number in range(model.config.num_classes)]
-    return ImageClassifier(model, read_class_names(folder) or numbered, processor, folder)
+    return classifier
 
 
 def _content(picture: Any) -> bytes:

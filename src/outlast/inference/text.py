@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from outlast.errors import ConfigError, OutlastError
+from outlast.huggingface.digests import checking
 from outlast.huggingface.japanese_text import Encoded, JapaneseText
-from outlast.huggingface.load import load_weights
+from outlast.huggingface.load import WEIGHTS_NAME, load_weights
 from outlast.models.architectures import ARCHITECTURES
 from outlast.models.attention.random_blocks import is_sparse
 from outlast.models.bert import EncoderInputs
@@ -152,8 +153,9 @@ class Model:
 
 def load_text_model(folder: Path) -> Model:
     """Load a folder with an encoder. Errors as of ``load_model``."""
-    config, params = load_weights(folder)
-    return Model(config, unflatten({name: jnp.asarray(value) for name, value in params.items()}), folder)
+    with checking(folder):
+        config, params = load_weights(folder)
+        return Model(config, unflatten({name: jnp.asarray(value) for name, value in params.items()}), folder)
 
 
 def fill_mask(model: Model | Path | str, texts: Sequence[str], *, top: int = 5) -> list[list[list[Answer]]]:
@@ -245,8 +247,9 @@ def _read_tokenizer(folder: Path, settings: dict[str, Any]) -> Tokenizer | Japan
 def _load_tokenizer(model: Model) -> tuple[Tokenizer | JapaneseText, str, int]:
     path, settings_path = model.folder / "tokenizer.json", model.folder / "tokenizer_config.json"
     try:
-        settings = cast(dict[str, Any], dict(json.loads(read_whole(settings_path))))
-        tokenizer = _read_tokenizer(model.folder, settings)
+        with checking(model.folder, but=(WEIGHTS_NAME,)):  # those were read before
+            settings = cast(dict[str, Any], dict(json.loads(read_whole(settings_path))))
+            tokenizer = _read_tokenizer(model.folder, settings)
     except FileNotFoundError as error:
         raise OutlastError("There is no tokenizer beside the model.", where=str(error.filename)) from None
     except OutlastError:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import pydantic
 
 from outlast.build.drive import Counts, Gauge, InProcesses, drive
-from outlast.build.plan import PLAN_NAME, agree_on_plan, delete_leftovers
+from outlast.build.plan import PLAN_NAME, agree_on_plan, delete_leftovers, read_plan
 from outlast.build.processes import Count
 from outlast.build.repair import find_wrong
 from outlast.errors import ObjectNotFound, SealError, ShardError
@@ -289,7 +289,7 @@ def _complete_sets(store: Store, manifest: Manifest) -> tuple[PairSet, ...]:
 def _complete_set(store: Store, manifest: Manifest, length: int) -> PairSet | None:
     """Return the tables of a length as the manifest names them; None where some are missing yet."""
     folder = _open_folder(store, f"pairs-{length}")
-    plan = json.loads(folder.read(PLAN_NAME))["identity"]
+    plan = read_plan(folder)["identity"]
     finished = _finished(folder)
     wanted = [entry.name for entries in manifest.splits.values() for entry in entries]
     if plan["data"] != manifest.fingerprint:

@@ -32,7 +32,7 @@ from outlast.errors import (
 )
 from outlast.logs import log
 from outlast.recipe import ImageRecipe, Recipe, make_run_recipe
-from outlast.run.directory import RUN_NAME, read_recipe_tables
+from outlast.run.directory import find_description, read_recipe_tables
 from outlast.storage import Store, open_store
 from outlast.training.phase_plan import plan_phases
 from outlast.training.ranking import Ranking, read_evaluations
@@ -219,7 +219,7 @@ def _find_best(store: Store, line: dict[int, CommitKey], overrides: Sequence[str
 
 def _recipe(store: Store, overrides: Sequence[str]) -> Recipe | ImageRecipe:
     tables = apply_overrides(read_recipe_tables(store), overrides)
-    return make_run_recipe(tables, where=f"{store.url}/{RUN_NAME}", overrides=overrides)
+    return make_run_recipe(tables, where=f"{store.url}/{find_description(store)}", overrides=overrides)
 
 
 def _no_checkpoint(store: Store) -> RunError:

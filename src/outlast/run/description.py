@@ -3,30 +3,33 @@
 In: the parts of a run. Out: what ``directory`` reads (formats/run_directory.md).
 """
 
-import json
 from typing import Any
 
+from outlast.checkpoint.attempts import Attempt
 from outlast.config import to_dict
 from outlast.errors import ShardError
-from outlast.run.directory import RUN_NAME, TOKENIZER_FOLDER
+from outlast.run.directory import TOKENIZER_FOLDER, write_description
 from outlast.run.images import ImageParts, describe_images
 from outlast.run.parts import Parts, RunParts
 from outlast.shards.manifest import Manifest
 from outlast.storage import Store, split_url
 from outlast.tokenizer.manifest import read_tokenizer, write_tokenizer
-from outlast.version import __version__
 
 
-def keep_description(store: Store, parts: RunParts) -> None:
-    """Write the recipe and the tokenizer into the run directory. Only the owner of the run comes here."""
+def keep_description(attempt: Attempt, parts: RunParts) -> None:
+    """Write the recipe and the tokenizer into the run directory.
+
+    Raises:
+        Fenced: a later attempt has claimed the run.
+    """
+    attempt.check_owned()
     if isinstance(parts, ImageParts):
         described = describe_images(parts)
     else:
         assert isinstance(parts, Parts)
         described = {"recipe": _describe_text(parts)}
-        _copy_tokenizer(parts.stream.manifest, parts.stream.store, store)
-    description = {"outlast": __version__, **described, "identity": parts.identity}
-    store.replace(RUN_NAME, [(json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode()])
+        _copy_tokenizer(parts.stream.manifest, parts.stream.store, attempt.store)
+    write_description(attempt.store, attempt.number, {**described, "identity": parts.identity})
 
 
 def _describe_text(parts: Parts) -> dict[str, Any]:

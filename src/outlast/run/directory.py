@@ -1,17 +1,23 @@
 """What a run directory says of its run: the recipe as resolved, the tokenizer (formats/run_directory.md).
 
 In: the store of a run directory. Out: the recipe's tables. Invariant: with these
-and the checkpoints, a run is evaluated and exported from any folder.
+and the checkpoints, a run is evaluated and exported from any folder. Each attempt says it under a name of its
+own, once, and the newest one that said it is believed: an attempt that was replaced changes nothing.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from outlast.errors import ConfigError, ObjectNotFound, RunError
+from outlast.checkpoint.lineage import description_name
+from outlast.checkpoint.records import attempt_objects
+from outlast.errors import ConfigError, ObjectNotFound, RunError, SealError
 from outlast.storage import Store
+from outlast.storage.checksummed_json import seal, unseal
+from outlast.version import __version__
 
-RUN_NAME = "run.json"
+FORMER_NAME = "run.json"
+"""Where earlier versions said it, without a digest. Read where no attempt has said it under its own name."""
 TOKENIZER_FOLDER = "tokenizer"
 PARAMS_PREFIX = "params/"
 STATE_PREFIX = "model_state/"
@@ -33,8 +39,9 @@ def check_place(store: Store, *, of_images: bool) -> None:
     def exists(name: str) -> bool:
         return store.retry(lambda: store.exists(name))
 
+    is_run = exists(find_description(store))
     for name, what in (("manifest.json", "a data set"), ("outlast.json", "an exported model")):
-        if not exists(RUN_NAME) and exists(name):
+        if not is_run and exists(name):
             raise ConfigError(
                 f"This is {what}, and a run wants a folder of its own.",
                 where=f"--run-dir {store.url}",
@@ -65,19 +72,40 @@ def is_of_images(description: Mapping[str, Any]) -> bool:
     return description["recipe"].get("stream", {}).get("packing") == "images"
 
 
+def write_description(store: Store, attempt: int, described: Mapping[str, Any]) -> None:
+    """Write what an attempt says of its run. It is never written again: a late write changes nothing."""
+    document = {"attempt": attempt, "outlast": __version__, **described}
+    store.create_or_confirm(description_name(attempt), [seal(document, "indented")])
+
+
+def find_description(store: Store) -> str:
+    """Return the name of the description that counts: that of the newest attempt that wrote one."""
+    attempts = (number for number, kind in attempt_objects(store) if kind == "run.json")
+    newest = max(attempts, default=None)
+    return FORMER_NAME if newest is None else description_name(newest)
+
+
 def read_description(store: Store) -> dict[str, Any]:
     """Return all that the run directory says of its run. Raises RunError where that is not sound."""
+    name = find_description(store)
     try:
-        description = json.loads(store.read(RUN_NAME))
+        content = store.read(name)
+        if name == FORMER_NAME:
+            description = json.loads(content)
+        else:
+            description = unseal(content, where=name, layout="indented")
+            if description_name(description["attempt"]) != name:
+                raise SealError(f"It is that of attempt {description['attempt']}.")
         dict(description["recipe"])
         return cast(dict[str, Any], description)
     except ObjectNotFound:
         raise RunError(
             "There is no run.", where=store.url, remedy="check the path, or train it first"
         ) from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (SealError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = error.message if isinstance(error, SealError) else repr(error)
         raise RunError(
-            f"The run's description is damaged: {error!r}",
-            where=f"{store.url}/{RUN_NAME}",
+            f"The run's description is damaged: {reason}",
+            where=f"{store.url}/{name}",
             remedy="run the line that trains it again: it writes the description anew",
         ) from None

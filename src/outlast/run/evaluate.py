@@ -18,7 +18,7 @@ from outlast.errors import ConfigError, ShardError
 from outlast.recipe import make_run_recipe
 from outlast.run.assemble import assemble_run
 from outlast.run.checkpoints import NEWEST, Which, restore_run
-from outlast.run.directory import RUN_NAME, read_description, read_recipe_tables
+from outlast.run.directory import find_description, read_description, read_recipe_tables
 from outlast.run.held_out import open_held_out
 from outlast.run.images import ImageParts, warn_of_classes
 from outlast.run.parts import Parts, RunParts
@@ -99,7 +99,8 @@ def _open_run(run_dir: str, overrides: Sequence[str], which: Which = NEWEST) -> 
     """Return the parts of the run in a directory, and a checkpoint of it."""
     store = open_store(run_dir)
     tables = apply_overrides(_of_all_examples(read_recipe_tables(store)), overrides)
-    parts = assemble_run(make_run_recipe(tables, where=f"{run_dir}/{RUN_NAME}", overrides=overrides))
+    where = f"{store.url}/{find_description(store)}"
+    parts = assemble_run(make_run_recipe(tables, where=where, overrides=overrides))
     restored = restore_run(store, which, overrides=overrides).restored
     if isinstance(parts, ImageParts):
         _check_classes(restored, parts, run_dir)

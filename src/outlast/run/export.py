@@ -5,13 +5,14 @@ In: the URL of a run directory; the data set may be gone. Out: the folder.
 
 from pathlib import Path
 
+from outlast.errors import RunError
 from outlast.models.config import EncoderConfig
 from outlast.models.params import flatten
 from outlast.run.checkpoints import Which, restore_run
 from outlast.run.directory import (
     PARAMS_PREFIX,
-    RUN_NAME,
     TOKENIZER_FOLDER,
+    find_description,
     is_of_images,
     read_description,
 )
@@ -49,10 +50,11 @@ def export_run(run_dir: str | Path, out: str | Path, *, step: int | None = None,
         "evaluation": evaluations.get(restored.commit.step),
     }
     if of_images:
-        where = f"{store.url}/{RUN_NAME}"
+        where = f"{store.url}/{find_description(store)}"
         return export_images(restored, description, out, where=where, provenance=provenance)
     encoder = EncoderConfig.from_dict(identity["model"])
     tokenizer = load_tokenizer(store, TOKENIZER_FOLDER)
+    _check_own_tokenizer(tokenizer.manifest.fingerprint, identity["data"]["tokenizer"], store.url)
     params = restored.under(PARAMS_PREFIX)
     check_exportable(encoder, params, tokenizer)
     return export_model(
@@ -68,6 +70,17 @@ def export_run(run_dir: str | Path, out: str | Path, *, step: int | None = None,
         ),
         provenance=provenance,
     )
+
+
+def _check_own_tokenizer(found: str, trained_with: str, run: str) -> None:
+    """Refuse a tokenizer that a process left there which had the run before, with other data."""
+    if found != trained_with:
+        raise RunError(
+            "The tokenizer in the run is not the one that it was trained with.",
+            where=f"{run}/{TOKENIZER_FOLDER}",
+            expected=f"fingerprint {trained_with}, it has {found}",
+            remedy="run the line that trains it again: it writes the tokenizer anew",
+        )
 
 
 def check_before_training(parts: RunParts) -> None:

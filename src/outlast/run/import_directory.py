@@ -20,18 +20,17 @@ from outlast.checkpoint.save import CheckpointWriter
 from outlast.errors import ConfigError
 from outlast.huggingface.load import CONFIG_NAME, WEIGHTS_NAME
 from outlast.logs import log
-from outlast.run.directory import RUN_NAME, TOKENIZER_FOLDER
+from outlast.run.directory import FORMER_NAME, TOKENIZER_FOLDER, write_description
 from outlast.storage import Store
 from outlast.storage.regular import open_regular
 from outlast.training.identity import Identity
-from outlast.version import __version__
 
 RECIPE_NAME = "recipe.toml"
 
 
 def check_place(store: Store) -> None:
     """Refuse a run or any other folder; what a killed import left is gone on with. Raises ConfigError."""
-    ours = (f"{TOKENIZER_FOLDER}/", "attempts/", "data/", RECIPE_NAME, RUN_NAME)
+    ours = (f"{TOKENIZER_FOLDER}/", "attempts/", "data/", RECIPE_NAME, FORMER_NAME)
     others = [info.name for info in store.list("") if not info.name.startswith(ours)]
     if list_keys(store) or others:
         raise ConfigError(
@@ -55,7 +54,7 @@ def write_import(
 
     Args:
         fragment: the text of recipe.toml.
-        described: what run.json says beside version and identity, ``recipe`` among it.
+        described: what the description says beside version and identity, ``recipe`` among it.
         arrays: of the checkpoint, without ``step``.
         write_more: writes what else belongs there, before the commit.
     """
@@ -63,8 +62,7 @@ def write_import(
     try:
         write_more()
         store.replace(RECIPE_NAME, [fragment.encode()])
-        description = {"outlast": __version__, **described, "identity": identity}
-        store.replace(RUN_NAME, [(json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode()])
+        write_description(store, attempt.number, {**described, "identity": identity})
         attempt.record_restored(0)
         writer = CheckpointWriter(store, CheckpointConfig(), attempt, identity, {}, report=log.info)
         writer.save(0, {"step": np.zeros([], np.int32), **arrays}, wait=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.config import to_dict
+from outlast.huggingface.digests import checking
 from outlast.huggingface.image_processor import PREPROCESSOR_NAME, read_image_processor
 from outlast.huggingface.images import MODEL_TYPE, load_image_model, read_class_names
 from outlast.huggingface.load import CONFIG_NAME
@@ -23,9 +24,10 @@ from outlast.storage import open_store
 
 def import_image_model(folder: Path, out: str) -> str:
     """Import a ResNet; return the URL of the run directory. Arguments and errors as ``import_model``."""
-    model = load_image_model(folder)
-    classes = read_class_names(folder)
-    tables = _shown(folder) | {"model": resnet_table(model.config, where=str(folder / CONFIG_NAME))}
+    with checking(folder):
+        model = load_image_model(folder)
+        classes = read_class_names(folder)
+        tables = _shown(folder) | {"model": resnet_table(model.config, where=str(folder / CONFIG_NAME))}
     store = open_store(out)
     check_place(store)
     images = tables.pop("stream.images")

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from outlast.config import to_dict
 from outlast.errors import ConfigError
+from outlast.huggingface.digests import check_tokenizer, checking
 from outlast.huggingface.images import MODEL_TYPES as IMAGE_MODEL_TYPES
 from outlast.huggingface.load import CONFIG_NAME, read_config
 from outlast.huggingface.pretrained import Pretrained, read_pretrained
@@ -50,7 +51,10 @@ def import_model(folder: str | Path, out: str | Path, *, tokenizer: str | Path |
                 "A model of images has no tokenizer.", where="--tokenizer", remedy="leave it out"
             )
         return import_image_model(folder, out)
-    pretrained = read_pretrained(folder)
+    with checking(folder):
+        pretrained = read_pretrained(folder)
+    if tokenizer is not None:
+        check_tokenizer(local_place(tokenizer))
     manifest, files = read_foreign(local_place(tokenizer or folder))
     table = model_table(
         pretrained.config,

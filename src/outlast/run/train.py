@@ -97,7 +97,7 @@ def train_run(
         attempt.record_restored(int(state.step), restored.commit.name if restored else None)
         kept = kept_arithmetic(arithmetic(recipe.training), restored.commit.mesh if restored else None)
         del restored  # as large as the state itself
-        keep_description(store, parts)
+        keep_description(attempt, parts)
         return _train(parts, store, attempt, state, kept, notice, stack)
 
 

@@ -9,15 +9,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pydantic
 
 from outlast.errors import ObjectNotFound, TokenizerError
 from outlast.storage import Store
+from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
 
 FORMAT = "outlast-tokenizer"
-VERSION = 1
+VERSION = 2
+_UNSEALED_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 SPECIAL_ROLES = ("pad", "unk", "cls", "sep", "mask")
 
@@ -65,8 +67,7 @@ def write_tokenizer(
     for name, content in files.items():
         store.replace(f"{prefix}/{name}", [content])
     document = {"format": FORMAT, "version": VERSION, "fingerprint": manifest.fingerprint, **asdict(manifest)}
-    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    store.replace(f"{prefix}/{MANIFEST_NAME}", [text.encode()])
+    store.replace(f"{prefix}/{MANIFEST_NAME}", [seal(document, "indented")])
 
 
 def read_tokenizer_manifest(store: Store, prefix: str) -> TokenizerManifest:
@@ -128,15 +129,22 @@ def parse_tokenizer_manifest(text: bytes, *, where: str) -> TokenizerManifest:
         raise TokenizerError(
             "The file is not a tokenizer's manifest.", where=where, expected=f'"format": "{FORMAT}"'
         )
-    if document.get("version") != VERSION:
+    document = cast(dict[str, Any], document)
+    version = document.get("version")
+    if version not in (_UNSEALED_VERSION, VERSION):
         raise TokenizerError(
-            f"The tokenizer's manifest has version {document.get('version')!r}.",
+            f"The tokenizer's manifest has version {version!r}.",
             where=where,
-            expected=f"version {VERSION}",
+            expected=f"version {_UNSEALED_VERSION} to {VERSION}",
         )
-    fields = {
-        key: value for key, value in document.items() if key not in ("format", "version", "fingerprint")
-    }
+    if version != _UNSEALED_VERSION and not has_seal(document, text, "indented"):
+        raise TokenizerError(
+            "The tokenizer's manifest does not match the sha256 it carries: it was edited or damaged.",
+            where=where,
+            remedy="restore the file, or make the tokenizer again",
+        )
+    outer = ("format", "version", "fingerprint", DIGEST_KEY)
+    fields = {key: value for key, value in document.items() if key not in outer}
     try:
         manifest = pydantic.TypeAdapter(TokenizerManifest).validate_python(fields)
     except pydantic.ValidationError as error:

@@ -7,17 +7,16 @@ commit, counts no more, and nobody has to delete it. Two attempts that evaluate 
 numbers.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from outlast.checkpoint.lineage import CommitKey
-from outlast.errors import StorageError
+from outlast.errors import SealError, StorageError
 from outlast.logs import log
 from outlast.storage import Store
 from outlast.training.evaluate import HeldOutSource, evaluate_sources
-from outlast.training.ranking import Ranking, evaluation_name, read_evaluations
+from outlast.training.ranking import Ranking, read_evaluations, write_evaluation
 from outlast.training.state import TrainState
 from outlast.training.step import EvaluationStep
 
@@ -90,10 +89,9 @@ class RunEvaluations:
         self.made[step] = {"step": step, **result}
         log.info("step %d: %s", step, _in_words(result))
         self._keep(self.best_first)
-        content = json.dumps(self.made[step], sort_keys=True) + "\n"
         try:
-            self._store.replace(evaluation_name(self._commit_of(step)), [content.encode()])
-        except StorageError as error:
+            write_evaluation(self._store, self._commit_of(step), self.made[step])
+        except (StorageError, SealError) as error:
             log.warning("the evaluation of step %d could not be kept (training goes on): %s", step, error)
 
     def _tell_of_other_examples(self, step: int, result: dict[str, Any]) -> None:

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from outlast.checkpoint.lineage import COMMITS, CommitKey, ignored_because, parse_commit_name
 from outlast.checkpoint.records import read_recorded
-from outlast.errors import ObjectNotFound
+from outlast.errors import ObjectNotFound, SealError
 from outlast.logs import log
 from outlast.storage import Store
+from outlast.storage.checksummed_json import DIGEST_KEY, seal, unseal
 from outlast.training.phase_plan import Phase, phase_behind
 
 FOLDER = "evaluations/"
+_COMMIT = "commit"
 
 
 class Ranking(NamedTuple):
@@ -58,6 +60,15 @@ def evaluation_name(commit: CommitKey) -> str:
     return FOLDER + commit.name.removeprefix(COMMITS)
 
 
+def write_evaluation(store: Store, commit: CommitKey, fields: Mapping[str, Any]) -> None:
+    """Keep the evaluation of a commit's state, sealed and with the name of the commit.
+
+    Raises:
+        StorageError: it cannot be written. SealError: a value is no finite number.
+    """
+    store.replace(evaluation_name(commit), [seal({**fields, _COMMIT: commit.name}, "indented")])
+
+
 def read_evaluations(store: Store) -> dict[int, dict[str, Any]]:
     """Return the evaluations of a run by step: of the states in its line, whoever evaluated beside it."""
     found: dict[int, dict[str, Any]] = {}
@@ -67,9 +78,31 @@ def read_evaluations(store: Store) -> dict[int, dict[str, Any]]:
         if commit is None or ignored_because(commit, recorded):
             continue
         try:
-            fields: dict[str, Any] = json.loads(store.read(info.name))
-            if math.isfinite(fields["loss"]):
-                found[commit.step] = fields
-        except (ObjectNotFound, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            log.warning("%s/%s is no evaluation; it will be made again", store.url, info.name)
+            found[commit.step] = parse_evaluation(store.read(info.name), commit)
+        except ObjectNotFound:
+            continue
+        except SealError as error:
+            log.warning(
+                "%s/%s is no evaluation; it will be made again (%s)", store.url, info.name, error.message
+            )
     return found
+
+
+def parse_evaluation(content: bytes, commit: CommitKey) -> dict[str, Any]:
+    """Return the fields of the evaluation of a commit's state. Raises SealError for what is none.
+
+    Earlier versions wrote no digest, and their layout: one line with spaces, which no change of a byte makes
+    of a sealed text.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(content)
+        if (json.dumps(fields, sort_keys=True) + "\n").encode() != content:
+            fields = unseal(content, where="", layout="indented")
+            if fields.pop(_COMMIT) != commit.name:
+                raise SealError("It is that of another checkpoint.")
+            del fields[DIGEST_KEY]
+        if fields["step"] == commit.step and math.isfinite(fields["loss"]):
+            return fields
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        pass
+    raise SealError("Its fields are not those of this checkpoint's evaluation.")
