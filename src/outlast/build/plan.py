@@ -187,6 +187,10 @@ def read_record_as(cls: type[R], store: Store, piece: int) -> R:
     name = _record_name(piece)
     where = f"{store.url}/{name}"
     fields = _parse(store.read(name), _RECORD_FORMAT, where)
+    if fields.get("piece") != piece:
+        raise ShardError(
+            f"The record is that of piece {fields.get('piece')!r:.100}.", where=where, remedy=_REMEDY
+        )
     try:
         return pydantic.TypeAdapter(cls).validate_python(
             {key: value for key, value in fields.items() if key not in ("format", "version", DIGEST_KEY)}

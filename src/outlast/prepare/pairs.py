@@ -329,7 +329,10 @@ def _read_record(folder: Store, table: str) -> PairTableEntry:
         fields = json.loads(content)
         if "table" in fields:  # else an earlier version wrote it, unsealed
             fields = unseal(content, where=where)["table"]
-        return pydantic.TypeAdapter(PairTableEntry).validate_python(fields)
+        entry = pydantic.TypeAdapter(PairTableEntry).validate_python(fields)
+        if entry.name != table:
+            raise ValueError(f"it is that of {entry.name}")
+        return entry
     except (ValueError, TypeError, RecursionError, ObjectNotFound, SealError):
         raise ShardError(
             "The record of a pair table is damaged.",

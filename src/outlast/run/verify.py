@@ -135,10 +135,10 @@ def _verify_data(store: Store) -> Iterator[str]:
     with suppress(StorageError):  # http lists nothing: what only a further build reads is not looked at
         for info in store.list(""):
             if _BUILD.fullmatch(info.name):
-                yield from _told(info.name, lambda name=info.name: _check_build(store.read(name)))
+                yield from _told(info.name, lambda name=info.name: _check_build(name, store.read(name)))
 
 
-def _check_build(content: bytes) -> None:
+def _check_build(name: str, content: bytes) -> None:
     """Check a plan or a record: sealed in one of two layouts, or of a version before, without a digest."""
     try:
         document: Any = json.loads(content)
@@ -147,6 +147,11 @@ def _check_build(content: bytes) -> None:
         raise SealError("The file is not a JSON object.") from None
     if not is_former:
         unseal(content, where="", layout="indented" if content.startswith(b"{\n") else "line")
+    *_, folder, stem = ["", *name.removesuffix(".json").split("/")]
+    told = document if is_former else document.get("table", document)
+    its_own = f"{told.get('piece', -1):05d}", told.get("name", "").removesuffix(".safetensors")
+    if stem not in its_own if folder == "done" else document.get("format") != f"outlast-{stem}":
+        raise SealError("It is another's.")
 
 
 _FORMER_TABLE = {"name", "size_bytes", "sha256", "num_examples", "num_random"}
