@@ -178,6 +178,18 @@ def _copy(value: Any) -> Any:
     return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Return (dotted name, old value, new value) of each plain value in which two tables differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        names = list(dict.fromkeys([*old, *new]))
+        pairs = [
+            differences(old.get(name), new.get(name), f"{prefix}.{name}" if prefix else name)
+            for name in names
+        ]
+        return [difference for found in pairs for difference in found]
+    return [] if old == new else [(prefix, old, new)]
+
+
 def _parse_value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")

@@ -7,16 +7,25 @@ killed run had finished is not built again.
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, Protocol
 
-from outlast.build.plan import R, delete_leftovers, finished_pieces, read_record_as, withdraw_plan
+from outlast.build.plan import (
+    NamedFile,
+    R,
+    agree_on_plan,
+    delete_leftovers,
+    finished_pieces,
+    read_record_as,
+    withdraw_plan,
+)
 from outlast.build.processes import Job, P, Progress, build_pieces, first_failure
-from outlast.build.repair import end_mending
+from outlast.build.repair import end_mending, is_whole
 from outlast.errors import OutlastError
 from outlast.logs import ProgressLine, format_count, format_seconds, log
 from outlast.storage import Store
+from outlast.version import __version__
 
 Counts = tuple[int, int, int]
 """What a job counts: documents, text bytes and tokens, or what else ``Gauge.describe`` makes of them."""
@@ -124,44 +133,89 @@ def drive(
         raise first_failure(failures, len(pieces), noun)
 
 
-def drive_missing(
-    what: str,
-    job: Job[P],
-    pieces: Sequence[P],
-    store: Store,
-    num_processes: int | None,
-    *,
-    record_type: type[R],
-    counted: tuple[str, str, str] = ("records", "B", "tokens"),
-    more_folders: Sequence[str] = (),
-) -> list[R]:
-    """Build the pieces that are not finished yet; return the records of all.
-
-    Where no piece could be built the plan is withdrawn.
+class Build(Generic[R]):
+    """A build whose pieces leave records and whose manifest appears last, begun or gone on with.
 
     Args:
-        what: for the line of progress.
-        store: of the result.
-        num_processes: at most so many; None: one for each core.
+        store: of the result, opened from ``out``.
+        manifest: the manifest's name.
+        identity: what the result depends on.
         record_type: the dataclass that a finished piece leaves.
-        counted: what the pieces count, for the line of progress; "" for nothing.
-        more_folders: that this build writes to, as prefixes that end with a slash.
+        library_versions: of what its bytes depend on beside this package.
+
+    Attributes:
+        url: of the manifest.
+        versions: that the build was begun with.
 
     Raises:
-        OutlastError: what went wrong with the first piece that failed.
-        ShardError: what an earlier run had finished has been lost since.
+        ShardError: the folder belongs to another build.
     """
-    finished = finished_pieces(store)
-    missing = [piece for piece in pieces if piece.piece not in finished]
-    try:
-        drive(job, missing, InProcesses(num_processes), by_number(what, len(missing), counted))
-    except OutlastError:
-        withdraw_plan(store, more_folders)
-        raise
-    delete_leftovers(store, more_folders)
-    records = [read_record_as(record_type, store, piece.piece) for piece in pieces]
-    end_mending(store, records)
-    return records
+
+    def __init__(
+        self,
+        store: Store,
+        out: str,
+        manifest: str,
+        identity: Mapping[str, Any],
+        record_type: type[R],
+        library_versions: Mapping[str, str] | None = None,
+    ) -> None:
+        self.url = f"{out.rstrip('/')}/{manifest}"
+        self.versions = agree_on_plan(store, identity, {"outlast": __version__, **(library_versions or {})})
+        self._store, self._manifest, self._record_type = store, manifest, record_type
+
+    def is_complete(
+        self, named: Callable[[str], Sequence[NamedFile]], *, verify: bool, has_more: bool = True
+    ) -> bool:
+        """Return whether the result is there, whole; what is missing of it is made ready to be mended.
+
+        Args:
+            named: returns the files that the manifest at a URL names.
+            verify: compare digests and not sizes alone.
+            has_more: whether what belongs to it beside those files is there.
+        """
+        if not self._store.exists(self._manifest):
+            return False
+        is_there = is_whole(self._store, named(self.url), self._record_type, verify=verify)
+        if is_there and has_more:
+            log.info("complete already: %s", self.url)
+        return is_there and has_more
+
+    def run(
+        self,
+        what: str,
+        job: Job[P],
+        pieces: Sequence[P],
+        num_processes: int | None,
+        *,
+        counted: tuple[str, str, str],
+        more_folders: Sequence[str] = (),
+    ) -> list[R]:
+        """Build the pieces that are not finished yet; return the records of all.
+
+        Where no piece could be built the plan is withdrawn.
+
+        Args:
+            what: for the line of progress.
+            num_processes: at most so many; None: one for each core.
+            counted: what the pieces count, for the line of progress; "" for nothing.
+            more_folders: that this build writes to, as prefixes that end with a slash.
+
+        Raises:
+            OutlastError: what went wrong with the first piece that failed.
+            ShardError: what an earlier run had finished has been lost since.
+        """
+        finished = finished_pieces(self._store)
+        missing = [piece for piece in pieces if piece.piece not in finished]
+        try:
+            drive(job, missing, InProcesses(num_processes), by_number(what, len(missing), counted))
+        except OutlastError:
+            withdraw_plan(self._store, more_folders)
+            raise
+        delete_leftovers(self._store, more_folders)
+        records = [read_record_as(self._record_type, self._store, piece.piece) for piece in pieces]
+        end_mending(self._store, records)
+        return records
 
 
 def by_size(what: str, sizes: Sequence[int]) -> Gauge:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pydantic
 
+from outlast.config import differences
 from outlast.errors import ObjectExists, ObjectNotFound, ShardError, StorageError, listed
 from outlast.storage import Store
 from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
@@ -40,19 +41,19 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
     document = {"format": _PLAN_FORMAT, "version": _VERSION, "versions": versions, "identity": identity}
     content = seal(document, "indented")
     try:
-        found = store.read(PLAN_NAME)
+        text = store.read(PLAN_NAME)
     except ObjectNotFound:
         try:
             store.create_or_confirm(PLAN_NAME, [content])
-            found = content
+            text = content
         except ObjectExists:
-            found = store.read(PLAN_NAME)  # another task was faster
+            text = store.read(PLAN_NAME)  # another task was faster
     where = f"{store.url}/{PLAN_NAME}"
-    plan = _parse(found, _PLAN_FORMAT, where)
-    differences = _differences(plan.get("identity"), json.loads(content)["identity"])
-    if differences:
-        shown = differences[:_MAX_DIFFERENCES]
-        more = len(differences) - len(shown)
+    plan = _parse(text, _PLAN_FORMAT, where)
+    found = differences(plan.get("identity"), json.loads(content)["identity"])
+    if found:
+        shown = [f"{key}: {_show(old)} there, {_show(new)} now" for key, old, new in found[:_MAX_DIFFERENCES]]
+        more = len(found) - len(shown)
         raise ShardError(
             listed(
                 "The folder belongs to a build of another corpus or configuration:",
@@ -228,21 +229,6 @@ def _parse(content: bytes, kind: str, where: str) -> dict[str, Any]:
             remedy=_REMEDY,
         )
     return fields
-
-
-def _differences(there: Any, here: Any, key: str = "") -> list[str]:
-    """List where two plain values differ, one line for each key, with both values."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        old, new = cast(dict[str, Any], there), cast(dict[str, Any], here)
-        lines: list[str] = []
-        for name in [*old, *(name for name in new if name not in old)]:
-            path = f"{key}.{name}" if key else name
-            if name not in old or name not in new:
-                lines.append(f"{path}: {_show(old.get(name))} there, {_show(new.get(name))} now")
-            else:
-                lines += _differences(old[name], new[name], path)
-        return lines
-    return [] if there == here else [f"{key}: {_show(there)} there, {_show(here)} now"]
 
 
 def _show(value: Any) -> str:

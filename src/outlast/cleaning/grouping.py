@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.errors import StorageError
+from outlast.storage.spool import spool_failed
 
 RUN_BYTES = 32 * 2**20
 _MAX_BITS = 12
@@ -138,11 +138,3 @@ def open_spool(folder: Path | None):
         return tempfile.TemporaryFile(dir=folder)
     except OSError as error:
         raise spool_failed(error) from error
-
-
-def spool_failed(error: OSError) -> StorageError:
-    """Return the error for a temporary file that cannot be written."""
-    return StorageError(
-        f"Cannot write temporary files: {error.strerror}.",
-        remedy="free space in the output folder (for a remote one: in the folder that TMPDIR names)",
-    )

@@ -29,7 +29,7 @@ from outlast.cleaning.drops import (
     write_drops,
     write_merged,
 )
-from outlast.cleaning.grouping import BitSet, Grouper, Records, open_spool, spool_failed
+from outlast.cleaning.grouping import BitSet, Grouper, Records, open_spool
 from outlast.cleaning.matching import candidates, columns, different, repeats
 from outlast.cleaning.scan import (
     FOLDER,
@@ -44,6 +44,7 @@ from outlast.cleaning.signatures import NUM_PERMUTATIONS, estimate_similarity
 from outlast.cleaning.tally import NUM_EXAMPLES
 from outlast.prng import mix64
 from outlast.storage import Store
+from outlast.storage.spool import spool_failed
 
 _PAIRS = 2**14
 

@@ -17,16 +17,15 @@ from typing import BinaryIO
 
 import pydantic
 
-from outlast.build.drive import drive_missing
-from outlast.build.plan import PLAN_NAME, agree_on_plan, write_record
+from outlast.build.drive import Build
+from outlast.build.plan import PLAN_NAME, write_record
 from outlast.build.processes import Count
-from outlast.build.repair import is_whole
 from outlast.corpus.files import find_files
 from outlast.errors import ConfigError, CorpusError, ObjectNotFound, ShardError, StorageError
 from outlast.images.braces import expand_braces
 from outlast.images.index import index_name, write_index
-from outlast.images.manifest import ImageShardEntry, read_image_manifest, write_image_manifest
-from outlast.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
+from outlast.images.manifest import ImageShardEntry, named_files, write_image_manifest
+from outlast.images.record import COUNTED, ImageRecord, make_image_manifest, refuse_stray_labels
 from outlast.images.records import FieldRules, Tally, plain_members, read_examples
 from outlast.logs import format_count, log
 from outlast.shards.document import MANIFEST_NAME
@@ -35,7 +34,6 @@ from outlast.storage import Store, open_store, split_url
 from outlast.storage.elsewhere import is_url, open_elsewhere
 from outlast.storage.regular import open_regular
 from outlast.storage.spool import Spooled, spool_failed
-from outlast.version import __version__
 
 _NAME = pydantic.TypeAdapter(Name)
 _MOST_NAME = 200
@@ -107,31 +105,18 @@ def import_tars(
             for piece in pieces
         ],
     }
-    versions = agree_on_plan(store, identity, {"outlast": __version__})
-    url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
-    if store.exists(MANIFEST_NAME):
-        files = read_image_manifest(url)[0].files
-        if is_whole(store, files, ImageRecord, verify=verify):
-            log.info("complete already: %s", url)
-            return url
+    build = Build(store, out, MANIFEST_NAME, identity, ImageRecord)
+    if build.is_complete(named_files, verify=verify):
+        return build.url
     log.info("%d tars, %sB", len(pieces), format_count(sum(piece.size_bytes for piece in pieces)))
     if staying:
         log.info("%d stay where they are, and the manifest names them there (or --copy)", len(staying))
-    job = TarJob(rules=rules, out=out)
-    records = drive_missing(
-        "import",
-        job,
-        pieces,
-        store,
-        num_processes,
-        record_type=ImageRecord,
-        counted=("images", "B", ""),
-    )
+    records = build.run("import", TarJob(rules=rules, out=out), pieces, num_processes, counted=COUNTED)
     refuse_stray_labels(store, records, None)
     _tell_what_was_left_out(records)
-    provenance = {"tars": identity, "versions": versions}
+    provenance = {"tars": identity, "versions": build.versions}
     write_image_manifest(store, make_image_manifest(records, None, provenance))
-    return url
+    return build.url
 
 
 def _tell_what_was_left_out(records: Sequence[ImageRecord]) -> None:

@@ -128,6 +128,11 @@ def read_image_manifest(url: str) -> tuple[ImageManifest, Store]:
     return manifest, open_elsewhere(store, {entry.name: entry.url for entry in entries if entry.url})
 
 
+def named_files(url: str) -> tuple[FileEntry, ...]:
+    """Return the tars and indexes that a manifest names. Raises ShardError."""
+    return read_image_manifest(url)[0].files
+
+
 def parse_image_manifest(text: bytes, *, where: str) -> ImageManifest:
     """Parse and check a manifest's bytes. Raises ShardError."""
     document = parse_document(text, where=where)

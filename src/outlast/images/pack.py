@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from outlast.build.drive import drive_missing
-from outlast.build.plan import agree_on_plan, write_record
+from outlast.build.drive import Build
+from outlast.build.plan import write_record
 from outlast.build.processes import Count
-from outlast.build.repair import is_whole
 from outlast.errors import CorpusError
-from outlast.images.manifest import read_image_manifest, write_image_manifest
-from outlast.images.record import ImageRecord, make_image_manifest, refuse_stray_labels
+from outlast.images.manifest import named_files, write_image_manifest
+from outlast.images.record import COUNTED, ImageRecord, make_image_manifest, refuse_stray_labels
 from outlast.images.records import MOST_IMAGE_BYTES, MOST_LABEL, OnBad
 from outlast.images.sources import Share, plan_shards
 from outlast.images.tables import image_type, read_rows
@@ -23,7 +22,6 @@ from outlast.logs import format_count, log
 from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import open_store
 from outlast.storage.regular import read_whole
-from outlast.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,33 +83,23 @@ def pack_images(
     )
     store = open_store(out)
     identity = {"pack": asdict(config), "images": plan.digest, "num_shards": len(plan.shares)}
-    versions = agree_on_plan(store, identity, {"outlast": __version__})
-    url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
-    if store.exists(MANIFEST_NAME):
-        files = read_image_manifest(url)[0].files
-        if is_whole(store, files, ImageRecord, verify=verify):
-            log.info("complete already: %s", url)
-            return url
+    build = Build(store, out, MANIFEST_NAME, identity, ImageRecord)
+    if build.is_complete(named_files, verify=verify):
+        return build.url
     if plan.ignored_files:
         log.warning(
             "%s files are no images by their names and are left out", format_count(plan.ignored_files)
         )
     log.info("%d shards", len(plan.shares))
-    records = drive_missing(
-        "images",
-        PackJob(on_bad=config.on_bad, out=out),
-        plan.shares,
-        store,
-        num_processes,
-        record_type=ImageRecord,
-        counted=("images", "B", ""),
+    records = build.run(
+        "images", PackJob(on_bad=config.on_bad, out=out), plan.shares, num_processes, counted=COUNTED
     )
     refuse_stray_labels(store, records, plan.classes)
     if count := sum(record.bad_examples for record in records):
         log.warning("%d images were left out: empty, of no known type or without a label", count)
-    provenance = {"images": identity, "ignored_files": plan.ignored_files, "versions": versions}
+    provenance = {"images": identity, "ignored_files": plan.ignored_files, "versions": build.versions}
     write_image_manifest(store, make_image_manifest(records, plan.classes, provenance))
-    return url
+    return build.url
 
 
 class ImagePacker:

@@ -19,6 +19,9 @@ from outlast.images.manifest import (
 from outlast.shards.manifest import FileEntry
 from outlast.storage import Store
 
+COUNTED = ("images", "B", "")
+"""What builds of images count, for the line of progress."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRecord:

@@ -12,17 +12,16 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
-from outlast.build.drive import drive_missing
-from outlast.build.plan import agree_on_plan, write_record
+from outlast.build.drive import Build
+from outlast.build.plan import write_record
 from outlast.build.processes import Count
-from outlast.build.repair import is_whole
 from outlast.corpus.tar import read_members
 from outlast.errors import ConfigError, ShardError
 from outlast.images.import_tars import opened_tar
 from outlast.images.index import INDEX_REMEDY, ImageIndex, read_index
-from outlast.images.manifest import ImageShardEntry, read_image_manifest, write_image_manifest
+from outlast.images.manifest import ImageShardEntry, named_files, read_image_manifest, write_image_manifest
 from outlast.images.pixels import RawPixels
-from outlast.images.record import ImageRecord, make_image_manifest
+from outlast.images.record import COUNTED, ImageRecord, make_image_manifest
 from outlast.images.records import split_name
 from outlast.images.tar_writer import ImageShardWriter
 from outlast.logs import format_count, log
@@ -30,7 +29,6 @@ from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import Store, open_store
 from outlast.storage.elsewhere import open_elsewhere
 from outlast.storage.spool import Spooled
-from outlast.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,38 +93,26 @@ def repack_images(
             "The data set would be stored over itself.", where="--out", remedy="choose another folder"
         )
     identity = {"source": source.fingerprint, "store": "pixels", **asdict(pixels)}
-    versions = agree_on_plan(store, identity, {"outlast": __version__, **pixels.versions()})
-    url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
-    if store.exists(MANIFEST_NAME):
-        files = read_image_manifest(url)[0].files
-        if is_whole(store, files, RepackRecord, verify=verify):
-            log.info("complete already: %s", url)
-            return url
+    build = Build(store, out, MANIFEST_NAME, identity, RepackRecord, pixels.versions())
+    if build.is_complete(named_files, verify=verify):
+        return build.url
     entries = [(split, entry) for split, entries in source.splits.items() for entry in entries]
     pieces = [
         RepackPiece(piece=number, split=split, source=source_store.url, entry=entry)
         for number, (split, entry) in enumerate(entries)
     ]
     log.info("%d tars, %sB", len(pieces), format_count(sum(entry.size_bytes for _, entry in entries)))
-    records = drive_missing(
-        "repack",
-        RepackJob(pixels=pixels, out=out),
-        pieces,
-        store,
-        num_processes,
-        record_type=RepackRecord,
-        counted=("images", "B", ""),
-    )
+    records = build.run("repack", RepackJob(pixels=pixels, out=out), pieces, num_processes, counted=COUNTED)
     unchanged = _count_unchanged(records)
     if any(unchanged.values()):
         log.warning("%d images could not be stored so and stay as they were", sum(unchanged.values()))
     provenance = {
         "repack": {**identity, "unchanged": unchanged},
-        "versions": versions,
+        "versions": build.versions,
         "source": source.provenance,
     }
     write_image_manifest(store, make_image_manifest(records, source.classes, provenance))
-    return url
+    return build.url
 
 
 def _count_unchanged(records: Sequence[RepackRecord]) -> dict[str, int]:

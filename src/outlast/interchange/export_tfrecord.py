@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.build.plan import agree_on_plan, write_record
+from outlast.build.drive import Build
+from outlast.build.plan import write_record
 from outlast.build.processes import Count
-from outlast.build.repair import is_whole
 from outlast.errors import ConfigError
 from outlast.interchange.export_config import (
     ExportConfig,
@@ -25,7 +25,7 @@ from outlast.interchange.export_config import (
     masking_of,
 )
 from outlast.interchange.feature_sets import Batch, Shape, has_masks, to_messages
-from outlast.interchange.pieces import make_record, run_pieces
+from outlast.interchange.pieces import COUNTED, make_record
 from outlast.interchange.static_masks import StaticMasks
 from outlast.interchange.tfrecord import SUFFIXES, frame, make_compressor
 from outlast.logs import log
@@ -37,7 +37,6 @@ from outlast.storage.checksummed_json import seal
 from outlast.storage.spool import Spool
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
-from outlast.version import __version__
 
 FORMAT = "outlast-tfrecord"
 VERSION = 2
@@ -92,13 +91,9 @@ def export_tfrecord(
     stream = job.open().stream
     store = open_store(out)
     identity = _identity(job, stream)
-    versions = agree_on_plan(store, identity, {"outlast": __version__})
-    url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
-    if store.exists(MANIFEST_NAME):
-        files = _read_files(url)
-        if is_whole(store, files, PieceRecord, verify=verify):
-            log.info("complete already: %s", url)
-            return url
+    build = Build(store, out, MANIFEST_NAME, identity, PieceRecord)
+    if build.is_complete(_read_files, verify=verify):
+        return build.url
     total, step = stream.num_examples, config.records_per_shard
     pieces = [
         ExportPiece(piece=number, first=first, stop=min(first + step, total))
@@ -108,7 +103,7 @@ def export_tfrecord(
         "%d records of %d tokens (%s) into %d files",
         *(total, job.shape.sequence_length, _describe_packing(job, stream.manifest), len(pieces)),
     )
-    records = run_pieces("export", job, pieces, store, num_processes)
+    records = build.run("export", job, pieces, num_processes, counted=COUNTED)
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -118,10 +113,10 @@ def export_tfrecord(
         "compression": config.compression,
         "num_records": total,
         "files": [_describe(record.shards[config.split]) for record in records],
-        "provenance": {"versions": versions, **identity},
+        "provenance": {"versions": build.versions, **identity},
     }
     store.replace(MANIFEST_NAME, [seal(document, "indented")])
-    return url
+    return build.url
 
 
 def _identity(job: ExportJob, stream: TokenStream) -> dict[str, Any]:

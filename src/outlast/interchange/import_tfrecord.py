@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast
 
-from outlast.build.plan import agree_on_plan, write_record
+from outlast.build.drive import Build
+from outlast.build.plan import write_record
 from outlast.build.processes import Count
-from outlast.build.repair import is_whole
 from outlast.errors import ConfigError, ShardError
 from outlast.interchange.feature_sets import FEATURE_SETS, Batch, FeatureSet, Shape, recognise, to_batch
-from outlast.interchange.pieces import make_record, run_pieces
+from outlast.interchange.pieces import COUNTED, make_record
 from outlast.interchange.record_files import batches, check_count, file_size, listed, place
 from outlast.interchange.restore import restore_documents
 from outlast.interchange.tf_example import decode_example
@@ -37,7 +37,6 @@ from outlast.shards.token_format import token_dtype
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import Store, open_store, split_url
 from outlast.tokenizer.manifest import TokenizerManifest, holds_tokenizer, read_tokenizer, write_tokenizer
-from outlast.version import __version__
 
 Target = Literal["examples", "tokens"]
 
@@ -134,23 +133,20 @@ def import_tfrecord(
         "tokenizer": trained.fingerprint,
         "files": [[split, split_url(url)[1], size] for (split, url), size in zip(splits, sizes, strict=True)],
     }
-    versions = agree_on_plan(store, identity, {"outlast": __version__})
-    url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
+    build = Build(store, out, MANIFEST_NAME, identity, PieceRecord)
     has_tokenizer = holds_tokenizer(store, TOKENIZER_FOLDER, trained.fingerprint)
-    if store.exists(MANIFEST_NAME):
-        shards = read_manifest(url)[0].files
-        if is_whole(store, shards, PieceRecord, verify=verify) and has_tokenizer:
-            log.info("complete already: %s", url)
-            return url
+    if build.is_complete(lambda url: read_manifest(url)[0].files, verify=verify, has_more=has_tokenizer):
+        return build.url
     write_tokenizer(store, TOKENIZER_FOLDER, trained, tokenizer_files)
     log.info(
         "%d files, %sB: %s, %d tokens, %d predictions",
         *(len(pieces), format_count(sum(sizes)), *shape),
     )
     job = ImportJob(config=config, shape=shape, tokenizer=trained, num_shards=len(pieces), out=out)
-    records = run_pieces("import", job, pieces, store, num_processes)
-    _write_manifest(store, job, records, {"tfrecord": identity, "versions": versions})
-    return url
+    folders = (f"{TOKENIZER_FOLDER}/",)
+    records = build.run("import", job, pieces, num_processes, counted=COUNTED, more_folders=folders)
+    _write_manifest(store, job, records, {"tfrecord": identity, "versions": build.versions})
+    return build.url
 
 
 def _write_manifest(

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import jaxlib.version
 from jax.experimental.serialize_executable import serialize
 
+from outlast.config import differences
 from outlast.training.config import TrainingConfig
 from outlast.version import __version__
 
@@ -130,18 +131,6 @@ def kept_arithmetic(now: Mapping[str, Any], checkpoint: Mapping[str, Any] | None
 
 def _changes(checkpoint: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     return differences({name: value for name, value in checkpoint.items() if name != _MIXED}, now)
-
-
-def differences(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (dotted name, old value, new value) of each plain value in which two tables differ."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        names = list(dict.fromkeys([*old, *new]))
-        pairs = [
-            differences(old.get(name), new.get(name), f"{prefix}.{name}" if prefix else name)
-            for name in names
-        ]
-        return [difference for found in pairs for difference in found]
-    return [] if old == new else [(prefix, old, new)]
 
 
 def _shown(old: Any, new: Any) -> str:

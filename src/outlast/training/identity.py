@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from outlast.config import build, to_dict
+from outlast.config import build, differences, to_dict
 from outlast.errors import ConfigError, listed
-from outlast.training.arithmetic import differences
 from outlast.training.config import OptimizerConfig
 from outlast.training.optimizer import make_schedule
 
