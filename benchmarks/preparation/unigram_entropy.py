@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.shards.manifest import Manifest, read_manifest
+from outlast.shards.opened import OpenedFile
 from outlast.shards.read import open_tokens
 from outlast.storage import Store
 
@@ -23,8 +24,9 @@ def count_tokens(manifest: Manifest, store: Store, split: str) -> NDArray[np.flo
     for entry in manifest.shards(split):
         path = store.local_path(entry.name)
         assert path is not None, "copy the data set to this machine first"
-        tokens = open_tokens(path, entry, tokenizer_fingerprint=manifest.tokenizer.fingerprint)
-        counts += np.bincount(tokens, minlength=len(counts))
+        file = OpenedFile(path, entry)
+        tokens, _ = open_tokens(file, entry, tokenizer_fingerprint=manifest.tokenizer.fingerprint)
+        counts += np.bincount(tokens.read(0, len(tokens)), minlength=len(counts))
     counts[list(manifest.tokenizer.special_ids.values())] = 0
     return counts
 

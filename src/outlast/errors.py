@@ -36,6 +36,20 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e
 _IN_NAMES = re.compile(rf"{_UNPRINTABLE.pattern}|[\t\n]|\\(?=\\*(?:[xu\t\n]|{_UNPRINTABLE.pattern}))")
 
 
+_SECRETS = (
+    (re.compile(r"(\w://)[^\s/?#@\"'<>]+@"), r"\1***@"),
+    # A "?" alone may be of a pattern of names.
+    (re.compile(r"(\w://[^\s?\"'<>]*)\?[^\s=\"'<>]*=[^\s\"'<>]*"), r"\1?***"),
+    (
+        re.compile(
+            r"(?i)\b((?:x-(?:amz|goog)-)?(?:signature|credential|security-token)|sig|token|password|"
+            r"(?:aws)?(?:secret)?_?access_?key(?:_?id)?)=[^\s&\"'<>,;]+"
+        ),
+        r"\1=***",
+    ),
+)
+
+
 def printable(name: str) -> str:
     """Return a name as it may stand in a message, a plan or a terminal: bytes that are no UTF-8, control
     characters and marks that turn the direction of writing are written as ``\\xff`` or ``\\u202e``.
@@ -47,9 +61,18 @@ def printable(name: str) -> str:
 
 def printable_text(text: str) -> str:
     """Return a message as it may reach a terminal: as ``printable``, but tabs, line ends and backslashes
-    stay.
+    stay; without secrets.
     """
-    return _UNPRINTABLE.sub(_escape, text)
+    return _UNPRINTABLE.sub(_escape, hide_secrets(text))
+
+
+def hide_secrets(text: str) -> str:
+    """Return a message without what may be secret in it: users, passwords and queries of URLs, where
+    signatures stand, and values that follow the name of a secret.
+    """
+    for pattern, hidden in _SECRETS:
+        text = pattern.sub(hidden, text)
+    return text
 
 
 def printable_json(text: str) -> str:
@@ -103,6 +126,8 @@ class OutlastError(Exception):
         expected: str | None = None,
         remedy: str | None = None,
     ) -> None:
+        message = hide_secrets(message)
+        where, expected, remedy = (text and hide_secrets(text) for text in (where, expected, remedy))
         self.message = message
         self.where = where
         self.expected = expected

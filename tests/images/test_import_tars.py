@@ -22,6 +22,7 @@ from outlast.images.repack import repack_images
 from outlast.images.verify import describe_images, summarize_images, verify_images
 from outlast.shards.manifest import read_manifest
 from outlast.storage import open_store
+from support.datasets import opened
 from support.files import serving_folder
 from support.hostile import resealed
 from support.images import jpeg, write_images, write_tar
@@ -55,7 +56,7 @@ def test_tars_in_place_are_indexed_and_not_touched(tars: Path) -> None:
     assert [entry.num_examples for entry in entries] == [4, 5, 6]
     assert manifest.num_classes == 7
     for number, entry in enumerate(entries):
-        index = open_index(tars / entry.index.name, entry)
+        index = open_index(opened(tars / entry.index.name), entry)
         content = (tars / entry.name).read_bytes()
         for record, (offset, size, label) in enumerate(zip(*index, strict=True)):
             assert content[offset : offset + size] == jpeg(10 * number + record)
@@ -267,7 +268,7 @@ def test_real_tars_of_gnu_tar(test_data: Path, tmp_path: Path) -> None:
     manifest, _ = read_image_manifest(import_tars({"train": paths}, str(tmp_path), rules, num_processes=1))
     shards = {entry.name: entry for entry in manifest.shards("train")}
     assert {shards[name].num_examples for name in names[:5]} == {8}
-    indexes = [open_index(tmp_path / shards[name].index.name, shards[name]) for name in names[:5]]
+    indexes = [open_index(opened(tmp_path / shards[name].index.name), shards[name]) for name in names[:5]]
     assert len({index.label.tobytes() for index in indexes}) == 1
     assert len({index.size_bytes.tobytes() for index in indexes}) == 1
 

@@ -20,6 +20,7 @@ from outlast.images.tar_writer import ImageShardWriter
 from outlast.images.verify import describe_images, summarize_images, verify_images
 from outlast.storage import LocalStore
 from support.command import Command, kill_when
+from support.datasets import opened
 from support.files import from_hexdump
 from support.images import encoded, jpeg, picture
 
@@ -46,7 +47,7 @@ def packed(url: str) -> dict[bytes, int]:
         path = store.local_path(entry.name)
         assert path is not None
         content = path.read_bytes()
-        index = open_index(path.with_name(entry.index.name), entry)
+        index = open_index(opened(path.with_name(entry.index.name)), entry)
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             labels = [tar.extractfile(m).read() for m in tar if m.name.endswith(".cls")]  # pyright: ignore[reportOptionalMemberAccess]
         assert [int(label) for label in labels] == index.label.tolist()

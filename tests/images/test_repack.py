@@ -23,6 +23,7 @@ from outlast.images.records import FieldRules
 from outlast.images.repack import repack_images
 from outlast.images.verify import describe_images, summarize_images, verify_images
 from support.command import Command, kill_when
+from support.datasets import opened
 from support.files import serving_folder
 from support.hostile import resealed
 from support.images import encoded, jpeg, picture, write_images, write_tar
@@ -56,7 +57,7 @@ def test_examples_labels_keys_and_order_are_kept(tmp_path: Path) -> None:
         for old, new in zip(entries, after.splits[split], strict=True):
             assert (new.name, new.num_examples) == (old.name, old.num_examples)
             found, expected = members(tmp_path / "out" / new.name), members(tmp_path / "src" / old.name)
-            index = open_index(tmp_path / "out" / new.index.name, new)
+            index = open_index(opened(tmp_path / "out" / new.index.name), new)
             tar = (tmp_path / "out" / new.name).read_bytes()
             for offset, size, label in zip(*(column.tolist() for column in index), strict=True):
                 key, content = f"{number:06d}", tar[offset : offset + size]

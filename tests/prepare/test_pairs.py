@@ -24,7 +24,7 @@ from outlast.shards.config import PairsConfig, ShardsConfig
 from outlast.shards.describe import describe_manifest
 from outlast.shards.manifest import Manifest, read_manifest, write_manifest
 from outlast.shards.offsets import open_offsets
-from outlast.shards.pair_table import identity_of, open_pair_table
+from outlast.shards.pair_table import identity_of, read_pair_table
 from outlast.shards.pairs import Offsets, PairCorpus, PairRules, Pairs, make_pairs
 from outlast.shards.verify import verify_manifest
 from outlast.storage import LocalStore
@@ -297,11 +297,12 @@ def read_tables(url: str, length: int, split: str) -> list[Pairs]:
     pair_set = manifest.pair_set(length)
     folder = Path(store.url) / pair_set.path
     return [
-        open_pair_table(
-            folder / table.name,
+        read_pair_table(
+            (folder / table.name).read_bytes(),
             table,
             identity=identity_of(manifest, pair_set, split, shard),
             shard_tokens=[entry.num_tokens for entry in manifest.shards(split)],
+            where=table.name,
         )
         for shard, table in enumerate(pair_set.splits[split])
     ]

@@ -12,7 +12,7 @@ from safetensors.numpy import load as safetensors_load
 
 from outlast.errors import ShardError
 from outlast.shards.manifest import PAIR_BYTES, PairTableEntry
-from outlast.shards.pair_table import PairTableWriter, TableIdentity, open_pair_table
+from outlast.shards.pair_table import PairTableWriter, TableIdentity, read_pair_table
 from outlast.shards.pairs import Pairs
 from outlast.storage import LocalStore
 from support.files import from_hexdump
@@ -42,7 +42,10 @@ def write_table(folder: Path, *passes: Pairs) -> PairTableEntry:
 
 
 def open_table(folder: Path, entry: PairTableEntry, identity: TableIdentity = IDENTITY) -> Pairs:
-    return open_pair_table(folder / NAME, entry, identity=identity, shard_tokens=SHARD_TOKENS)
+    content = (folder / NAME).read_bytes()
+    return read_pair_table(
+        content, entry, identity=identity, shard_tokens=SHARD_TOKENS, where=str(folder / NAME)
+    )
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:

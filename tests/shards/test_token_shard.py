@@ -21,6 +21,7 @@ from outlast.shards.token_format import make_header, parse_header
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import LocalStore
 from outlast.storage.spool import Spool
+from support.datasets import opened
 from support.files import from_hexdump
 
 SEPARATOR = 3
@@ -348,15 +349,15 @@ def test_offsets_that_do_not_fit_are_an_error(offsets: list[int]) -> None:
 
 def test_a_shard_that_is_not_the_manifests(tmp_path: Path) -> None:
     entry = write(tmp_path, [[1, 2], [4]])
+    file = opened(tmp_path / NAME)
     made_with = "f" * 64
-    assert open_tokens(tmp_path / NAME, entry, tokenizer_fingerprint=made_with).tolist() == [1, 2, 3, 4, 3]
+    tokens, words = open_tokens(file, entry, tokenizer_fingerprint=made_with)
+    assert (tokens.read(0, len(tokens)).tolist(), words) == ([1, 2, 3, 4, 3], None)
     with pytest.raises(ShardError, match=f"made with the tokenizer {made_with}"):
-        open_tokens(tmp_path / NAME, entry, tokenizer_fingerprint="0" * 64)
+        open_tokens(file, entry, tokenizer_fingerprint="0" * 64)
     write(tmp_path, [[1, 2, 4]])
     with pytest.raises(ShardError, match=r"holds 4 tokens in 1 documents[\s\S]*5 tokens in 2 documents"):
-        open_tokens(tmp_path / NAME, entry, tokenizer_fingerprint=made_with)
-    with pytest.raises(FileNotFoundError):
-        open_tokens(tmp_path / "absent", entry, tokenizer_fingerprint=made_with)
+        open_tokens(opened(tmp_path / NAME), entry, tokenizer_fingerprint=made_with)
 
 
 def test_a_disk_that_cannot_be_written_to_is_told(tmp_path: Path, tiny_disk: Path) -> None:

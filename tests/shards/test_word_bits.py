@@ -33,7 +33,7 @@ def test_runs_of_any_length_are_packed_end_to_end(lengths: list[int], seed: int)
 def test_runs_are_read_from_any_place_on(num_bits: int, length: int, origins: list[int]) -> None:
     bits = np.random.default_rng(num_bits).random(num_bits) < 0.5
     packed = np.packbits(bits, bitorder="little")
-    found = read_runs(packed, np.array(origins), length)
+    found = read_runs(np.tile(packed, (len(origins), 1)), np.array(origins), length)
     assert found.shape == (len(origins), length)
     for row, origin in zip(found, origins, strict=True):
         places = origin + np.arange(length)

@@ -1,5 +1,6 @@
 """Small data sets: made by the real command from real text, or of counting tokens that tell their place."""
 
+import hashlib
 import itertools
 import random
 import sysconfig
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from outlast.shards.manifest import Manifest, ShardEntry, TokenizerEntry, write_manifest
+from outlast.shards.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry, write_manifest
+from outlast.shards.opened import OpenedFile
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import Store
 from support.command import RECIPE, Command
@@ -84,6 +86,15 @@ def unbroken(
     run_dir = tmp_path_factory.mktemp("runs") / "unbroken"
     local_command.train(local_manifest, run_dir, *TINY)
     return local_command.digest(run_dir)
+
+
+def opened(path: Path, content: bytes | None = None) -> OpenedFile:
+    """Open a file, which is written where its content is given, with the entry that a manifest has of it."""
+    if content is not None:
+        path.write_bytes(content)
+    content = path.read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    return OpenedFile(path, FileEntry(name=path.name, size_bytes=len(content), sha256=sha256))
 
 
 def counting_words(tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:

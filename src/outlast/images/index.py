@@ -1,12 +1,11 @@
 """The index of a tar: where each image lies and its label, 16 bytes an example (docs/formats/image_shard.md).
 
-In: the examples of a tar. Out: a safetensors file beside it; and, the other way, arrays over a mapped file,
+In: the examples of a tar. Out: a safetensors file beside it; and, the other way, arrays over its bytes,
 every row of which has been checked to lie within the tar that the manifest describes.
 """
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,8 @@ from outlast.images.manifest import ImageShardEntry
 from outlast.images.records import Example
 from outlast.shards.array_file import FileKind, make_head, parse_head
 from outlast.shards.manifest import FileEntry
-from outlast.shards.read import Buffer, map_file
+from outlast.shards.opened import OpenedFile
+from outlast.shards.read import Buffer
 from outlast.storage import Store
 
 INDEX_REMEDY = "restore the file, or import the tars again: it makes the same bytes"
@@ -58,14 +58,11 @@ def write_index(store: Store, name: str, examples: Sequence[Example], *, tar_sha
     return FileEntry(name=name, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-def open_index(path: Path, entry: ImageShardEntry) -> ImageIndex:
-    """Map a local index and check every row of it.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ShardError: the file is damaged, or not the one that the manifest describes.
+def open_index(file: OpenedFile, entry: ImageShardEntry) -> ImageIndex:
+    """Read a local index into memory and check every row of it. Raises ShardError where the file is damaged,
+    or not the one that the manifest describes.
     """
-    return read_index(map_file(path), entry, where=str(path))
+    return read_index(file.read(0, file.size_bytes), entry, where=str(file.path))
 
 
 def read_index(content: Buffer, entry: ImageShardEntry, *, where: str) -> ImageIndex:

@@ -23,6 +23,7 @@ from outlast.images.decode import Pixels, Undecodable, mirror, open_picture, res
 from outlast.images.index import ImageIndex
 from outlast.images.manifest import ImageShardEntry
 from outlast.images.replacement import UndecodableImages
+from outlast.shards.opened import OpenedFile
 from outlast.stream.blocks import Batch
 from outlast.stream.memory import Empty
 
@@ -41,7 +42,7 @@ class ImageRows:
     Args:
         config: the ``[stream.images]`` table.
         entries: of the split's shards.
-        tar_of: the bytes of a tar by the index of its shard.
+        tar_of: a tar by the index of its shard.
         index_of: where its images lie.
     """
 
@@ -49,7 +50,7 @@ class ImageRows:
         self,
         config: ImagesConfig,
         entries: Sequence[ImageShardEntry],
-        tar_of: Callable[[int], memoryview],
+        tar_of: Callable[[int], OpenedFile],
         index_of: Callable[[int], ImageIndex],
     ) -> None:
         self.config = config
@@ -173,7 +174,7 @@ class ImageRows:
             show_picture(self.content(place), crop_of, image, self.config.max_pixels)
         except Undecodable as error:
             tar, offset = self._tar_of(shard), int(self._index_of(shard).offset[record])
-            name = member_name(bytes(tar[offset - BLOCK : offset]))
+            name = member_name(tar.read(offset - BLOCK, BLOCK))
             where = f"{self._entries[shard].name}, byte {offset}, {name!r:.200}"
             self.undecodable.add(place, where, str(error), is_replaced=is_replaced)
             return None
@@ -184,7 +185,7 @@ class ImageRows:
         shard, record = place
         tar, index = self._tar_of(shard), self._index_of(shard)
         offset = int(index.offset[record])
-        return tar[offset : offset + int(index.size_bytes[record])]
+        return memoryview(tar.read(offset, int(index.size_bytes[record])))
 
     def _arrays(self, num_rows: int, empty: Empty) -> Batch:
         size = self.config.image_size

@@ -24,7 +24,7 @@ from outlast.images.manifest import ImageShardEntry, read_image_manifest
 from outlast.images.replacement import following_in_window
 from outlast.images.rows import CropOf, ImageRows, Places
 from outlast.prng import derive_key
-from outlast.shards.read import map_file
+from outlast.shards.opened import OpenedFile
 from outlast.storage import place_of
 from outlast.stream.blocks import Batch
 from outlast.stream.examples import ExampleStream, make_order
@@ -65,7 +65,7 @@ class ImageStream(ExampleStream):
                 remedy='set stream.packing to "images"',
             )
         entries = self.manifest.shards(split)
-        tars = OpenFiles[memoryview](self.store, entries, config, _open_tar)
+        tars = OpenFiles[OpenedFile](self.store, entries, config, lambda _, tar: tar)
         indexes = OpenFiles[ImageIndex](
             self.store, [entry.index for entry in entries], config, partial(_open_index, entries)
         )
@@ -203,9 +203,5 @@ def make_image_stream(
     )
 
 
-def _open_tar(_: int, path: Path) -> memoryview:
-    return memoryview(map_file(path))
-
-
-def _open_index(entries: tuple[ImageShardEntry, ...], shard: int, path: Path) -> ImageIndex:
-    return open_index(path, entries[shard])
+def _open_index(entries: tuple[ImageShardEntry, ...], shard: int, file: OpenedFile) -> ImageIndex:
+    return open_index(file, entries[shard])

@@ -5,7 +5,6 @@ array for each name, first axis the rows, so that a row is read by its number fr
 (docs/formats/example_shard.md). Used where examples cannot be cut out of tokens: their masks are fixed.
 """
 
-import mmap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError
-from outlast.shards.array_file import FileKind, make_head, parse_head
+from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, FileKind, make_head, parse_head
 from outlast.shards.manifest import ArrayName, ShardEntry, StaticExamples, TokenizerEntry
+from outlast.shards.opened import OpenedFile, Rows
 from outlast.shards.read import Buffer
 from outlast.shards.token_format import SHARD_REMEDY, token_dtype
 from outlast.storage import Store
-from outlast.storage.regular import open_regular
 from outlast.storage.spool import Spool
 
 FORMAT = "outlast-example-shard"
@@ -199,19 +198,17 @@ def check_rows(
 
 
 def open_examples(
-    path: Path, entry: ShardEntry, examples: StaticExamples, tokenizer: TokenizerEntry
-) -> Arrays:
-    """Map a local example shard and return its arrays by name, read-only, the rows along the first axis.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ShardError: the file is damaged, or not the one that the manifest describes.
+    file: OpenedFile, entry: ShardEntry, examples: StaticExamples, tokenizer: TokenizerEntry
+) -> dict[str, Rows]:
+    """Return the arrays of a local example shard by name, the rows along the first axis. Raises ShardError
+    where the file is damaged, or not the one that the manifest describes.
     """
-    with open_regular(path) as file:
-        if not path.stat().st_size:
-            raise ShardError("The shard is empty.", where=str(path), remedy=SHARD_REMEDY)
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return read_examples(content, entry, examples, tokenizer, where=str(path))
+    head = file.read(0, min(8 + MAX_HEADER_BYTES, file.size_bytes))
+    spans = _find_arrays(head, file.size_bytes, entry, examples, tokenizer, where=str(file.path))
+    return {
+        name: file.rows(stored_dtype(name, tokenizer.vocab_size), span.shape, span.begin)
+        for name, span in spans.items()
+    }
 
 
 def read_examples(
@@ -223,7 +220,26 @@ def read_examples(
     where: str,
 ) -> Arrays:
     """Read an example shard from its bytes, without copying them. Raises ShardError."""
-    metadata, spans = parse_head(memoryview(content), _KIND, file_size=len(content), where=where)
+    spans = _find_arrays(memoryview(content), len(content), entry, examples, tokenizer, where=where)
+    arrays: Arrays = {}
+    for name, span in spans.items():
+        dtype = stored_dtype(name, tokenizer.vocab_size)
+        count = span.size_bytes // dtype.itemsize
+        arrays[name] = np.frombuffer(content, dtype, count, span.begin).reshape(span.shape)
+    return arrays
+
+
+def _find_arrays(
+    head: bytes | memoryview,
+    file_size: int,
+    entry: ShardEntry,
+    examples: StaticExamples,
+    tokenizer: TokenizerEntry,
+    *,
+    where: str,
+) -> dict[ArrayName, ArraySpan]:
+    """Return where the arrays lie that the manifest describes. Raises ShardError."""
+    metadata, spans = parse_head(head, _KIND, file_size=file_size, where=where)
     if metadata.get("tokenizer_fingerprint") != tokenizer.fingerprint:
         raise ShardError(
             f"The shard was made with the tokenizer {metadata.get('tokenizer_fingerprint')!r:.200}.",
@@ -231,19 +247,18 @@ def read_examples(
             expected=f"{tokenizer.fingerprint} by the manifest",
             remedy=SHARD_REMEDY,
         )
-    arrays: Arrays = {}
+    found: dict[ArrayName, ArraySpan] = {}
     for name in examples.arrays:
-        dtype = stored_dtype(name, tokenizer.vocab_size)
+        code = _CODES[stored_dtype(name, tokenizer.vocab_size).name]
         shape = (entry.num_examples or 0, *array_shape(name, examples))
         span = spans.get(name)
-        if span is None or span.dtype != _CODES[dtype.name] or span.shape != shape:
-            found = "nothing" if span is None else f"{span.dtype} of shape {span.shape}"
+        if span is None or (span.dtype, span.shape) != (code, shape):
+            told = "nothing" if span is None else f"{span.dtype} of shape {span.shape}"
             raise ShardError(
-                f"The shard's array {name!r} is {found:.300}.",
+                f"The shard's array {name!r} is {told:.300}.",
                 where=where,
-                expected=f"{_CODES[dtype.name]} of shape {shape} by the manifest",
+                expected=f"{code} of shape {shape} by the manifest",
                 remedy=SHARD_REMEDY,
             )
-        count = span.size_bytes // dtype.itemsize
-        arrays[name] = np.frombuffer(content, dtype, count, span.begin).reshape(shape)
-    return arrays
+        found[name] = span
+    return found

@@ -1,7 +1,8 @@
 """Where the documents and sentences of a shard begin, without its tokens.
 
-In: a store and a shard's entry in the manifest. Out: ``Offsets``, mapped. Of a remote shard only the header
-and the two arrays are fetched, into a nameless temporary file with a hole where the tokens would be.
+In: a store and a shard's entry in the manifest. Out: ``Offsets``, in memory; of a remote shard, of which
+only the header and the two arrays are fetched, mapped from a nameless temporary file with a hole where the
+tokens would be.
 """
 
 import hashlib
@@ -10,8 +11,9 @@ import tempfile
 
 from outlast.errors import ObjectNotFound, ShardError, StorageError
 from outlast.shards.manifest import ShardEntry
+from outlast.shards.opened import OpenedFile
 from outlast.shards.pairs import Offsets
-from outlast.shards.read import TokenShard, check_entry, open_shard, read_shard_bytes
+from outlast.shards.read import TokenShard, check_entry, read_offsets, read_shard_bytes
 from outlast.shards.token_format import SHARD_REMEDY, header_bytes, parse_header
 from outlast.storage import Store
 
@@ -30,17 +32,21 @@ def open_offsets(store: Store, entry: ShardEntry) -> Offsets:
     where = f"{store.url}/{entry.name}"
     try:
         path = store.local_path(entry.name)
-        shard = open_shard(path) if path else _fetch(store, entry, where)
+        if path is None:
+            shard = _fetch(store, entry, where)
+            check_entry(shard, entry, where=where)
+            documents, sentences = shard.document_offsets, shard.sentence_offsets
+        else:
+            _, (documents, sentences) = read_offsets(OpenedFile(path, entry, verify=False), entry)
     except (FileNotFoundError, ObjectNotFound):
         raise ShardError("The shard is missing.", where=where, remedy=SHARD_REMEDY) from None
-    check_entry(shard, entry, where=where)
-    if shard.sentence_offsets is None:
+    if sentences is None:
         raise ShardError(
             "The shard does not know its documents' sentences.",
             where=where,
             remedy="set corpus.sentences and prepare the data again",
         )
-    return Offsets(shard.document_offsets, shard.sentence_offsets)
+    return Offsets(documents, sentences)
 
 
 def check_digest(store: Store, entry: ShardEntry) -> None:

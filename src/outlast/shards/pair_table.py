@@ -1,7 +1,7 @@
 """A pair table: the pairs of one shard for one sequence length, all passes (docs/formats/pair_table.md).
 
 In: the pairs, portion by portion. Out: a safetensors file of offsets beside the shards; and, the other way,
-a mapped file whose every row has been checked to lie within the shards that the manifest describes.
+the columns of a file whose every row has been checked to lie within the shards that the manifest describes.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError
-from outlast.shards.array_file import ArraySpan, FileKind, make_head, parse_head
+from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, FileKind, make_head, parse_head
 from outlast.shards.manifest import Manifest, PairSet, PairTableEntry
+from outlast.shards.opened import OpenedFile, Rows
 from outlast.shards.pairs import NUM_SPECIAL_TOKENS, Pairs
-from outlast.shards.read import Buffer, map_file
+from outlast.shards.read import ArrayOf, Buffer
 from outlast.storage import Store
 from outlast.storage.spool import Spool
 
@@ -131,20 +132,23 @@ def identity_of(manifest: Manifest, pair_set: PairSet, split: str, shard: int) -
 
 
 def open_pair_table(
-    path: Path, entry: PairTableEntry, *, identity: TableIdentity, shard_tokens: Sequence[int]
-) -> Pairs:
-    """Map a local table and check every row of it. The arrays are views of the file, read-only.
+    file: OpenedFile, entry: PairTableEntry, *, identity: TableIdentity, shard_tokens: Sequence[int]
+) -> tuple[Rows, ...]:
+    """Check every row of a local table and return its columns in the order of ``Pairs``.
 
     Args:
         entry, identity: what the manifest says of the table.
         shard_tokens: number of tokens of each shard of the split.
 
     Raises:
-        FileNotFoundError: there is no such file.
         ShardError: the file is damaged, or not the one that the manifest describes.
     """
-    content = map_file(path)
-    return read_pair_table(content, entry, identity=identity, shard_tokens=shard_tokens, where=str(path))
+    head = file.read(0, min(8 + MAX_HEADER_BYTES, file.size_bytes))
+    where = str(file.path)
+    spans = _check_table(head, file.size_bytes, file.array, entry, identity, shard_tokens, where)
+    return tuple(
+        file.rows(_DTYPES[_COLUMNS[name]], spans[name].shape, spans[name].begin) for name in Pairs._fields
+    )
 
 
 def read_pair_table(
@@ -155,10 +159,28 @@ def read_pair_table(
     shard_tokens: Sequence[int],
     where: str,
 ) -> Pairs:
-    """Check the bytes of a table and return its rows, as ``open_pair_table`` does. Raises ShardError."""
-    metadata, spans = parse_head(memoryview(content), _KIND, file_size=len(content), where=where)
-    expected = identity.as_metadata()
-    for key, value in expected.items():
+    """Check the bytes of a table and return its rows, which are views of them. Raises ShardError."""
+
+    def array(dtype: np.dtype[Any], count: int, begin: int) -> NDArray[Any]:
+        return np.frombuffer(content, dtype, count, begin)
+
+    size = len(content)
+    spans = _check_table(memoryview(content), size, array, entry, identity, shard_tokens, where)
+    return _rows_of(array, spans, 0, entry.num_examples)
+
+
+def _check_table(
+    head: bytes | memoryview,
+    file_size: int,
+    array: ArrayOf,
+    entry: PairTableEntry,
+    identity: TableIdentity,
+    shard_tokens: Sequence[int],
+    where: str,
+) -> dict[str, ArraySpan]:
+    """Check a table, every row of it; return where its arrays lie. Raises ShardError."""
+    metadata, spans = parse_head(head, _KIND, file_size=file_size, where=where)
+    for key, value in identity.as_metadata().items():
         if metadata.get(key) != value:
             raise ShardError(
                 f"The pair table says {key} {metadata.get(key)!r:.200}.",
@@ -167,16 +189,19 @@ def read_pair_table(
                 remedy=_REMEDY,
             )
     _check_spans(spans, identity.num_passes, entry.num_examples, where)
-    columns: dict[str, NDArray[Any]] = {
-        name: np.frombuffer(content, _DTYPES[kind], entry.num_examples, spans[name].begin)
-        for name, kind in _COLUMNS.items()
-    }
-    pairs = Pairs(**columns)
-    passes = np.frombuffer(content, "<i8", identity.num_passes + 1, spans[PASS_OFFSETS].begin)
-    problem = _find_problem(pairs, passes, identity, np.asarray(shard_tokens, np.int64))
+    problem = _find_problem(array, spans, identity, np.asarray(shard_tokens, np.int64))
     if problem:
         raise ShardError(f"The pair table is wrong: {problem}.", where=where, remedy=_REMEDY)
-    return pairs
+    return spans
+
+
+def _rows_of(array: ArrayOf, spans: dict[str, ArraySpan], begin: int, stop: int) -> Pairs:
+    return Pairs(
+        **{
+            name: array(dtype := _DTYPES[kind], stop - begin, spans[name].begin + begin * dtype.itemsize)
+            for name, kind in _COLUMNS.items()
+        }
+    )
 
 
 def _check_spans(spans: dict[str, ArraySpan], num_passes: int, num_examples: int, where: str) -> None:
@@ -194,14 +219,15 @@ def _check_spans(spans: dict[str, ArraySpan], num_passes: int, num_examples: int
 
 
 def _find_problem(
-    pairs: Pairs, passes: NDArray[np.int64], identity: TableIdentity, shard_tokens: NDArray[np.int64]
+    array: ArrayOf, spans: dict[str, ArraySpan], identity: TableIdentity, shard_tokens: NDArray[np.int64]
 ) -> str | None:
     """Return what cannot be true of a table, None where all is well: the rows are followed unchecked."""
-    num_examples = len(pairs.first_begin)
+    (num_examples,) = spans["first_begin"].shape
+    passes = array(np.dtype("<i8"), identity.num_passes + 1, spans[PASS_OFFSETS].begin)
     if passes[0] != 0 or passes[-1] != num_examples or (np.diff(passes) < 0).any():
         return f"pass_offsets do not rise from 0 to {num_examples}"
     for begin in range(0, num_examples, _BLOCK_ROWS):
-        rows = Pairs(*(column[begin : begin + _BLOCK_ROWS] for column in pairs))
+        rows = _rows_of(array, spans, begin, min(begin + _BLOCK_ROWS, num_examples))
         problem = _find_problem_in_rows(rows, identity, shard_tokens)
         if problem:
             return problem

@@ -1,24 +1,29 @@
-"""Opening token shards: arrays over a mapped file or over bytes that were fetched.
+"""Opening token shards: rows of a file that stays on the disk, or arrays over bytes in memory.
 
-In: a local path, or the bytes of a shard. Out: a ``TokenShard`` whose arrays are views, nothing copied. A
-file is either opened with a header and offsets that fit it, or a ShardError says what is wrong.
+In: an opened file, or the bytes of a shard. Out: ``TokenRows``, or a ``TokenShard`` whose arrays are views,
+nothing copied. A file is either opened with a header and offsets that fit it, or a ShardError says what is
+wrong.
 """
 
-import mmap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError
 from outlast.shards.manifest import ShardEntry
-from outlast.shards.token_format import SHARD_REMEDY, ShardHeader, parse_header
+from outlast.shards.opened import OpenedFile, Rows
+from outlast.shards.token_format import SHARD_REMEDY, ShardHeader, header_bytes, parse_header
 from outlast.shards.word_bits import count_ones
 from outlast.storage.regular import open_regular
 
-Buffer = bytes | memoryview | mmap.mmap
+Buffer = bytes | memoryview
+ArrayOf = Callable[[np.dtype[Any], int, int], NDArray[Any]]
+"""Returns numbers of a file: so many of a dtype, from a byte on."""
+_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,53 +94,67 @@ class TokenShard:
 
 
 def open_shard(path: Path) -> TokenShard:
-    """Map a local shard. The file's pages stay on disk until they are read.
+    """Read a local shard, all of it.
 
     Raises:
         FileNotFoundError: there is no such file.
         ShardError: the file is damaged or no token shard.
     """
-    return _read(map_file(path), str(path))
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """Map a local file, read-only.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ShardError: it is empty.
-    """
     with open_regular(path) as file:
-        if not path.stat().st_size:
-            raise ShardError("The file is empty.", where=str(path), remedy=SHARD_REMEDY)
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return read_shard_bytes(file.read(), where=str(path))
 
 
-def open_tokens(path: Path, entry: ShardEntry, *, tokenizer_fingerprint: str) -> NDArray[Any]:
-    """Map a local shard and return its tokens, uint16 or uint32 of shape (num_tokens,). As ``open_entry``."""
-    return open_entry(path, entry, tokenizer_fingerprint=tokenizer_fingerprint).tokens
+class TokenOffsets(NamedTuple):
+    """The offsets of a shard, as ``TokenShard`` has them."""
+
+    documents: NDArray[np.int64]
+    sentences: NDArray[np.uint32] | None
 
 
-def open_entry(path: Path, entry: ShardEntry, *, tokenizer_fingerprint: str) -> TokenShard:
-    """Map a local shard that a manifest describes.
+class TokenRows(NamedTuple):
+    """What a stream reads of a shard: its tokens and, where they are known, its ``word_starts``, on the disk
+    until they are asked for; as ``TokenShard`` has them.
+    """
+
+    tokens: Rows
+    word_starts: Rows | None
+
+
+def open_tokens(file: OpenedFile, entry: ShardEntry, *, tokenizer_fingerprint: str) -> TokenRows:
+    """Return the tokens of a local shard that a manifest describes.
 
     Args:
         entry, tokenizer_fingerprint: what the manifest says of the shard.
 
     Raises:
-        FileNotFoundError: there is no such file.
         ShardError: the file is damaged, or not the one that the manifest describes.
     """
-    shard = open_shard(path)
-    check_entry(shard, entry, where=str(path))
-    if shard.header.tokenizer_fingerprint != tokenizer_fingerprint:
+    where = str(file.path)
+    header, _ = read_offsets(file, entry)
+    if header.tokenizer_fingerprint != tokenizer_fingerprint:
         raise ShardError(
-            f"The shard was made with the tokenizer {shard.header.tokenizer_fingerprint}.",
-            where=str(path),
+            f"The shard was made with the tokenizer {header.tokenizer_fingerprint}.",
+            where=where,
             expected=f"{tokenizer_fingerprint} by the manifest",
             remedy=SHARD_REMEDY,
         )
-    return shard
+    words = header.word_starts
+    return TokenRows(
+        file.rows(header.token_dtype, header.tokens.shape, header.tokens.begin),
+        None if words is None else file.rows(np.dtype(np.uint8), words.shape, words.begin),
+    )
+
+
+def read_offsets(file: OpenedFile, entry: ShardEntry) -> tuple[ShardHeader, TokenOffsets]:
+    """Read the header and the offsets of a shard into memory. Raises ShardError as ``open_tokens``."""
+    where, size = str(file.path), file.size_bytes
+    head = file.read(0, min(_HEAD_BYTES, size))
+    length = header_bytes(head, file_size=size, where=where)
+    head += file.read(len(head), max(length - len(head), 0))
+    header = parse_header(head, file_size=size, where=where)
+    offsets = _read_offsets(file.array, header, where)
+    _check_counts(header, offsets, entry, where)
+    return header, offsets
 
 
 def read_shard_bytes(content: Buffer, *, where: str) -> TokenShard:
@@ -145,8 +164,14 @@ def read_shard_bytes(content: Buffer, *, where: str) -> TokenShard:
 
 def check_entry(shard: TokenShard, entry: ShardEntry, *, where: str) -> None:
     """Check a shard's counts against the manifest. Raises ShardError."""
-    has_words = shard.word_starts is not None
-    found = _counts(shard.num_tokens, shard.num_documents, shard.num_sentences, has_words)
+    offsets = TokenOffsets(shard.document_offsets, shard.sentence_offsets)
+    _check_counts(shard.header, offsets, entry, where)
+
+
+def _check_counts(header: ShardHeader, offsets: TokenOffsets, entry: ShardEntry, where: str) -> None:
+    num_sentences = None if offsets.sentences is None else len(offsets.sentences) - 1
+    has_words = header.word_starts is not None
+    found = _counts(header.num_tokens, len(offsets.documents) - 1, num_sentences, has_words)
     has_words = entry.num_words is not None
     expected = _counts(entry.num_tokens, entry.num_documents, entry.num_sentences, has_words)
     if found != expected:
@@ -165,36 +190,41 @@ def _counts(num_tokens: int, num_documents: int, num_sentences: int | None, has_
 
 
 def _read(content: Buffer, where: str) -> TokenShard:
+    def array(dtype: np.dtype[Any], count: int, begin: int) -> NDArray[Any]:
+        return np.frombuffer(content, dtype, count, begin)
+
     header = parse_header(memoryview(content), file_size=len(content), where=where)
-    tokens = np.frombuffer(content, header.token_dtype, header.num_tokens, header.tokens.begin)
-    offsets = np.frombuffer(content, np.dtype("<i8"), header.num_documents + 1, header.document_offsets.begin)
-    steps = np.diff(offsets)
-    if offsets[0] != 0 or offsets[-1] != len(tokens) or (len(steps) and steps.min() < 2):
-        raise ShardError(
-            "The shard's document_offsets are wrong.",
-            where=where,
-            expected=f"rising by at least 2 from 0 to {len(tokens)}",
-            remedy=SHARD_REMEDY,
-        )
-    sentences = _read_sentences(content, header, offsets, where)
+    offsets = _read_offsets(array, header, where)
     span = header.word_starts
-    words = None if span is None else np.frombuffer(content, np.uint8, span.shape[0], span.begin)
     return TokenShard(
         header=header,
-        tokens=tokens,
-        document_offsets=offsets,
-        sentence_offsets=sentences,
-        word_starts=words,
+        tokens=array(header.token_dtype, header.num_tokens, header.tokens.begin),
+        document_offsets=offsets.documents,
+        sentence_offsets=offsets.sentences,
+        word_starts=None if span is None else array(np.dtype(np.uint8), span.shape[0], span.begin),
     )
 
 
+def _read_offsets(array: ArrayOf, header: ShardHeader, where: str) -> TokenOffsets:
+    offsets = array(np.dtype("<i8"), header.num_documents + 1, header.document_offsets.begin)
+    steps = np.diff(offsets)
+    if offsets[0] != 0 or offsets[-1] != header.num_tokens or (len(steps) and steps.min() < 2):
+        raise ShardError(
+            "The shard's document_offsets are wrong.",
+            where=where,
+            expected=f"rising by at least 2 from 0 to {header.num_tokens}",
+            remedy=SHARD_REMEDY,
+        )
+    return TokenOffsets(offsets, _read_sentences(array, header, offsets, where))
+
+
 def _read_sentences(
-    content: Buffer, header: ShardHeader, documents: NDArray[np.int64], where: str
+    array: ArrayOf, header: ShardHeader, documents: NDArray[np.int64], where: str
 ) -> NDArray[np.uint32] | None:
     span = header.sentence_offsets
     if span is None:
         return None
-    offsets = np.frombuffer(content, np.dtype("<u4"), span.shape[0], span.begin)
+    offsets = array(np.dtype("<u4"), span.shape[0], span.begin)
     # Not np.diff: differences of unsigned numbers are never negative.
     is_right = (
         offsets[0] == 0 and offsets[-1] == header.num_tokens and bool((offsets[1:] > offsets[:-1]).all())

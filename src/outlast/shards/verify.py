@@ -19,7 +19,7 @@ from outlast.shards.manifest import (
     read_manifest,
 )
 from outlast.shards.pair_table import TableIdentity, identity_of, read_pair_table
-from outlast.shards.read import Buffer, TokenShard, check_entry, map_file, read_shard_bytes
+from outlast.shards.read import Buffer, TokenShard, check_entry, read_shard_bytes
 from outlast.shards.word_bits import bits_at
 from outlast.storage import Store, open_store
 
@@ -87,18 +87,17 @@ def _verify_shard(store: Store, manifest: Manifest, entry: ShardEntry) -> list[s
 
 def verify_file(store: Store, entry: FileEntry, check: Callable[[Buffer], None]) -> list[str]:
     """Return what is wrong with a file: its size, its bytes, or what ``check`` raises about its content."""
-    path = store.local_path(entry.name)
     problems: list[str] = []
     try:
         size = store.size_bytes(entry.name)
         if size != entry.size_bytes:
             problems.append(f"has {size} bytes, the manifest says {entry.size_bytes}")
-        content: Buffer = map_file(path) if path else store.read(entry.name, size)
+        content = store.read(entry.name, size)
         digest = hashlib.sha256(content).hexdigest()
         if digest != entry.sha256:
             problems.append(f"has sha256 {digest}, the manifest says {entry.sha256}")
         check(content)
-    except (ObjectNotFound, FileNotFoundError):
+    except ObjectNotFound:
         return ["is missing"]
     except ShardError as error:
         place = f"{error.where}: " if error.where and error.where != entry.name else ""

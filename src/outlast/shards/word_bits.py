@@ -52,16 +52,21 @@ def bits_at(packed: NDArray[np.uint8], places: NDArray[np.integer]) -> NDArray[n
     return (packed[places >> 3] >> (places & 7).astype(np.uint8) & 1).astype(np.bool_)
 
 
-def read_runs(packed: NDArray[np.uint8], origins: NDArray[np.int64], length: int) -> NDArray[np.uint8]:
+def window_bytes(length: int) -> int:
+    """Return how many bytes hold a run of so many bits wherever it begins, and one more."""
+    return -(-(length + 7) // 8) + 1
+
+
+def read_runs(windows: NDArray[np.uint8], origins: NDArray[np.int64], length: int) -> NDArray[np.uint8]:
     """Return runs of bits, uint8 of shape (rows, length), 0 or 1: those of tokens origin, origin + 1, ...
 
     Args:
-        packed: of a shard.
-        origins: int64 of shape (rows,). Where a run leaves the shard, in front or behind, its bits mean
+        windows: the bytes around each run, (rows, bytes); the token of the first bit of each is 0.
+        origins: int64 of shape (rows,). Where a run leaves its window, in front or behind, its bits mean
             nothing.
     """
-    columns = np.arange(-(-(length + 7) // 8) + 1)
-    index = np.clip((origins >> 3)[:, None] + columns, 0, len(packed) - 1)
-    window = packed[index].astype(np.uint16)
+    columns = np.arange(window_bytes(length))
+    index = np.clip((origins >> 3)[:, None] + columns, 0, windows.shape[1] - 1)
+    window = np.take_along_axis(windows, index, axis=1).astype(np.uint16)
     window = (window[:, :-1] | (window[:, 1:] << 8)) >> (origins & 7).astype(np.uint16)[:, None]
     return np.unpackbits(window.astype(np.uint8), axis=1, count=length, bitorder="little")

@@ -62,6 +62,10 @@ def open_store(url: str | Path) -> Store:
             remedy="put credentials into the environment",
         )
     if scheme in _CLOUD_SCHEMES:
+        if "?" in text and "=" in text.partition("?")[2]:
+            raise ConfigError(
+                "The URL holds a query.", where=text, remedy="put signatures and tokens into the environment"
+            )
         from outlast.storage.remote import ObjectStore  # loads a client library that local runs do not need
 
         return ObjectStore(text)

@@ -1,9 +1,9 @@
 """Addresses that are never contacted on behalf of a URL: link-local ones, where clouds hand out credentials.
 
 In: a host name, in any spelling a resolver takes. Out: the addresses to connect to, all of them harmless. The
-check is made on what the resolver returns and the connection goes to that very address, so neither decimal,
-octal or IPv6-mapped spellings nor a name that resolves differently the second time get past it. Loopback is
-allowed.
+check is made on what the resolver returns, so no spelling in decimal, octal or within an IPv6 address gets
+past it; http(s) then connects to that very address, so neither does a name that resolves differently the
+second time. Loopback is allowed.
 """
 
 import ipaddress
@@ -12,12 +12,28 @@ import socket
 from outlast.errors import StorageError
 
 _METADATA = tuple(
-    ipaddress.ip_address(text)
-    for text in ("169.254.169.254", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
+    ipaddress.ip_network(text)
+    for text in (
+        "100.100.100.200",  # Alibaba; most others have theirs among the link-local ones
+        "168.63.129.16",  # Azure's WireServer
+        "192.0.0.192",  # Oracle
+        "fd00:42::42",  # Scaleway
+        "fd00:ec2::/32",  # Amazon: 254 metadata, 23 credentials of pods
+        "fd20:ce::254",  # Google
+    )
 )
 CONSENT = "OUTLAST_PRIVATE_HOSTS"
 """The environment variable that names hosts of private addresses at which data sets may have their files."""
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_ENDS_WITH_IPV4 = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "64:ff9b::/96",
+        "::/96",
+        "::ffff:0:0/96",
+        "::ffff:0:0:0/96",
+    )  # NAT64, compatible, mapped, SIIT
+)
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 def resolve(host: str, port: int, *, public_only: bool = False) -> list[tuple[socket.AddressFamily, str]]:
@@ -49,21 +65,32 @@ def resolve(host: str, port: int, *, public_only: bool = False) -> list[tuple[so
 
 def _is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address.partition("%")[0])
-    inner = _inner(ip)
-    return inner.is_global if inner else ip.is_global
+    if ip in _LOCAL_NAT64:
+        return False
+    return all(inner.is_global for inner in _inner(ip) or [ip])
 
 
-def _inner(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address inside an IPv6 address, None where there is none."""
+def _inner(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """Return the IPv4 addresses that an IPv6 address may lead to."""
     if not isinstance(ip, ipaddress.IPv6Address):
-        return None
-    nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None
-    return ip.ipv4_mapped or ip.sixtofour or nat64
+        return []
+    number = int(ip)
+    found = [ip.sixtofour] if ip.sixtofour else []
+    if ip.teredo:
+        found += ip.teredo
+    if number > 1 and any(ip in network for network in _ENDS_WITH_IPV4):
+        found.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
+    if ip in _LOCAL_NAT64:
+        # RFC 6052 has four layouts within it, in three of which bits 64 to 71 are left out.
+        short = (number >> 64 << 56) | (number & (2**56 - 1))
+        shifts = ((number, 0), (short, 40), (short, 32), (short, 24))
+        found += [ipaddress.IPv4Address(bits >> shift & 0xFFFFFFFF) for bits, shift in shifts]
+    return found
 
 
 def is_forbidden(address: str) -> bool:
-    """Whether a numeric address, or the IPv4 address inside it, must not be contacted."""
+    """Whether a numeric address, or an IPv4 address inside it, must not be contacted."""
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if inner := _inner(ip):
-        return is_forbidden(str(inner))
-    return ip.is_link_local or ip.is_multicast or ip in _METADATA
+    if any(is_forbidden(str(inner)) for inner in _inner(ip)):
+        return True
+    return ip.is_link_local or ip.is_multicast or any(ip in network for network in _METADATA)

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from outlast.storage.system_calls import mark_used
+
 PAUSE_SECONDS = 0.01
 PART = ".part"
 
@@ -57,8 +59,7 @@ def open_used(path: Path) -> BinaryIO | None:
     with suppress(OSError):  # a file system without locks
         fcntl.flock(file, fcntl.LOCK_SH)
     if is_at(file, path):
-        with suppress(OSError):
-            os.utime(path)
+        mark_used(file.fileno())
         return file
     file.close()
     return None

@@ -81,7 +81,8 @@ def _make_room(place: Path, size_bytes: int) -> None:
     for path in place.iterdir():
         with suppress(FileNotFoundError):
             status = path.stat()
-            found.append((status.st_mtime, status.st_size, path))
+            used = status.st_mtime if path.suffix == PART else status.st_atime
+            found.append((used, status.st_size, path))
     total = size_bytes + sum(size for _, size, _ in found)
     for used, size, path in sorted(found):
         # A new file of a living process has no lock for the moment in which it is made.

@@ -3,21 +3,27 @@
 In: ``gs://``, ``s3://`` or ``az://`` URLs. Out: an ``ObjectStore``. ``create`` is one conditional request.
 Credentials, end points and regions come from the environment under the names the clouds' own tools use
 (``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, ...); they are
-never taken from a URL, never printed. Buckets that ``OUTLAST_ANONYMOUS_BUCKETS`` names, with commas between
+never taken from a URL, never printed. An end point at an address that is never contacted (``addresses``) is
+refused when the store is opened. Buckets that ``OUTLAST_ANONYMOUS_BUCKETS`` names, with commas between
 (``s3://open-data,gs://other``), are read without any.
 """
 
+import json
 import os
 import re
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
 
 import obstore
 import obstore.store
 from obstore import exceptions
 
-from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
+from outlast.errors import ConfigError, ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
+from outlast.storage.addresses import resolve
 from outlast.storage.regular import MOST_BYTES
 from outlast.storage.store import Chunks, ObjectInfo, Store
 
@@ -26,6 +32,11 @@ if TYPE_CHECKING:
 
 _TRUE = ("1", "true", "yes", "on")
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+_END_POINTS = {
+    "s3": ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
+}
 _ANONYMOUS = "OUTLAST_ANONYMOUS_BUCKETS"
 _METADATA_SERVER = "169.254.169.254"
 _REFUSED_STATUS = re.compile(r"status(?: code)?:? (4\d\d)")
@@ -49,6 +60,7 @@ class ObjectStore(Store):
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._allow_http = _ALLOW_HTTP[url.partition("://")[0]]
+        _check_end_points(url.partition("://")[0])
         self._store = self._open_client(self.retry_seconds)
 
     @cached_property
@@ -164,6 +176,32 @@ class ObjectStore(Store):
         if isinstance(error, exceptions.BaseError | ValueError | OSError):
             raise StorageError(f"Cannot {action}: {line}", where=where, remedy=_remedy(line)) from None
         raise error
+
+
+def _check_end_points(scheme: str) -> None:
+    """Refuse end points that the environment puts at an address that is never contacted."""
+    found = {name: text for name, text in os.environ.items() if name.upper() in _END_POINTS[scheme]}
+    if scheme == "gs":
+        found |= _google_end_points()
+    for name, text in found.items():
+        try:
+            parts = urlsplit(text if "://" in text else f"//{text}")
+            resolve(parts.hostname or "", parts.port or 443)
+        except StorageError as error:
+            raise ConfigError(error.message, where=name, expected=error.expected) from None
+        except (OSError, ValueError):
+            pass  # no network yet, or no URL: said when something is read
+
+
+def _google_end_points() -> dict[str, str]:
+    """Return the end points that files of credentials name, by the variable that names the file."""
+    found: dict[str, str] = {}
+    for name in ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY"):
+        text = os.environ.get(name, "")
+        with suppress(OSError, ValueError, AttributeError):  # the client says what is wrong with it
+            content = json.loads(text if name.endswith("_KEY") else Path(text).read_bytes())
+            found[name] = str(content.get("gcs_base_url") or "")
+    return found
 
 
 def _is_anonymous(url: str) -> bool:

@@ -5,7 +5,6 @@ In: a shard's flat tokens. Out: rows of ``sequence_length`` ids. Example k of a 
 a shard is padded. Nothing is dropped and no example spans two shards.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 
 from outlast.errors import ConfigError
 from outlast.shards.manifest import ShardEntry
+from outlast.shards.opened import Rows
+from outlast.storage.system_calls import scratch
 from outlast.stream.memory import Empty
 
 Batch = dict[str, NDArray[Any]]
@@ -97,7 +98,7 @@ class Blocks:
         self,
         shards: NDArray[np.int64],
         records: NDArray[np.int64],
-        tokens_of: Callable[[int], NDArray[Any]],
+        tokens_of: Callable[[int], Rows],
         empty: Empty = np.empty,
     ) -> Batch:
         """Return examples by shard and record: ``input_ids`` and ``attention_mask`` as ``padding`` has them.
@@ -121,15 +122,16 @@ class Blocks:
             tokens = tokens_of(shard)
             stop = start + int(counts[shard])
             if bodies is None:
-                bodies = scratch(len(records), self.body_length, tokens.dtype)
+                bodies = scratch().array((len(records), self.body_length), tokens.dtype)
             whole = len(tokens) // self.body_length
             wanted = sorted_records[start:stop]
             if whole:
-                blocks = tokens[: whole * self.body_length].reshape(whole, self.body_length)
-                # "clip" writes straight into place; the one index it clips, the partial block's, comes below.
-                np.take(blocks, wanted, axis=0, out=bodies[start:stop], mode="clip")
+                # The one index that is clipped, the partial block's, comes below.
+                tokens.copy_runs(
+                    np.minimum(wanted, whole - 1) * self.body_length, self.body_length, row=start
+                )
             for row in by_shard[start:stop][wanted >= whole].tolist():
-                partial.append((row, tokens[whole * self.body_length :]))
+                partial.append((row, tokens.read(whole * self.body_length, len(tokens))))
             start = stop
         assert bodies is not None, "a batch has rows"
         return self._framed(bodies, by_shard, partial, empty)
@@ -171,15 +173,3 @@ def sort_by_shard(shards: NDArray[Any]) -> NDArray[np.int64]:
     # NumPy sorts 16-bit integers by radix, six times as fast as wider ones.
     narrow = shards.astype(np.uint16) if shards.max() < 2**16 else shards
     return np.argsort(narrow, kind="stable")
-
-
-_threads = threading.local()
-
-
-def scratch(num_rows: int, length: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return memory of the calling thread, the same at every call: fresh pages cost more than the copy."""
-    size = num_rows * length
-    held: NDArray[Any] | None = getattr(_threads, "held", None)
-    if held is None or held.dtype != dtype or len(held) < size:
-        held = _threads.held = np.empty(size, dtype)
-    return held[:size].reshape(num_rows, length)

@@ -1,11 +1,10 @@
 """Opening the files of a data set: local ones where they lie, remote ones by way of the cache.
 
-In: the entries of a manifest. Out: what each file holds, mapped. No file is opened before its bytes have
-passed their digest once, unless the run says not to verify. A remote file that is held here stays in the
-cache folder until it is released.
+In: the entries of a manifest. Out: what each file holds. No byte is read but of files that have passed their
+digest and are still what they were then, unless the run says not to verify (``shards/opened.py``). A remote
+file that is held here stays in the cache folder until it is released.
 """
 
-import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -18,9 +17,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from outlast.errors import OutlastError, ShardError
 from outlast.shards.manifest import FileEntry
+from outlast.shards.opened import FileIdentity, OpenedFile
 from outlast.shards.token_format import SHARD_REMEDY
 from outlast.storage import Store
-from outlast.storage.regular import open_regular
 from outlast.stream.config import StreamConfig
 from outlast.stream.remote.cache import CachedShard, ShardCache, default_cache_folder, shared_cache
 from outlast.stream.remote.cancel import Cancellation, current_cancellation, work_for
@@ -66,10 +65,10 @@ class Shards(Protocol):
 
 
 class OpenFiles(Generic[T]):
-    """The files of a data set that have been opened: mapped, each verified once.
+    """The files of a data set that have been opened, each verified when it is first and when it has changed.
 
     Args:
-        open_file: opens the local copy of a file, by its index and path.
+        open_file: says what a file holds, by its index.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class OpenFiles(Generic[T]):
         store: Store,
         entries: Sequence[FileEntry],
         config: StreamConfig,
-        open_file: Callable[[int, Path], T],
+        open_file: Callable[[int, OpenedFile], T],
     ) -> None:
         self._entries = entries
         self._store = store
@@ -86,7 +85,7 @@ class OpenFiles(Generic[T]):
         self._held: dict[int, T] = {}
         self._cached: dict[int, CachedShard] = {}
         self._failures: dict[int, OutlastError] = {}
-        self._verified: set[int] = set()
+        self._verified: dict[int, FileIdentity] = {}
         self._locks = [threading.Lock() for _ in entries]
         self._giving_up = threading.RLock()
         self._is_local = [store.local_path(entry.name) is not None for entry in entries]
@@ -94,10 +93,10 @@ class OpenFiles(Generic[T]):
         self._most_open = _MOST_OPEN_REMOTE if self.is_remote else _MOST_OPEN
 
     def get(self, index: int) -> T:
-        """Return what a file holds: for a shard its flat tokens, uint16 or uint32, mapped.
+        """Return what a file holds: for a shard its flat tokens.
 
-        A mapped file holds a descriptor, so only so many stay open; the oldest goes, and is not verified
-        again.
+        An open file holds a descriptor, so only so many stay open; the oldest goes, and is not verified
+        again unless it has changed meanwhile.
         """
         held = self._held.get(index)
         if held is None:
@@ -176,10 +175,13 @@ class OpenFiles(Generic[T]):
         entry = self._entries[index]
         path = self._store.local_path(entry.name)
         if path is not None:
-            if self._config.verify and index not in self._verified:
-                _verify_file(path, entry)
-                self._verified.add(index)
-            return self._open_file(index, path)
+            try:
+                known = self._verified.get(index)
+                file = OpenedFile(path, entry, verify=self._config.verify, known=known)
+            except FileNotFoundError:
+                raise ShardError("The shard is missing.", where=str(path), remedy=SHARD_REMEDY) from None
+            self._verified[index] = file.identity
+            return self._open_file(index, file)
         while True:
             shard = self._cached.get(index)
             if shard is None:
@@ -187,9 +189,12 @@ class OpenFiles(Generic[T]):
                 wanted = current_cancellation()
                 shard = self._cache.fetch(self._store, entry, release_one, self._keep(index), wanted)
             try:
-                return self._open_file(index, shard.path)
-            except FileNotFoundError:
-                self._drop(index)  # somebody has cleared the folder
+                verify = self._config.verify
+                file = OpenedFile(shard.path, entry, verify=verify, known=shard.identity)
+            except (FileNotFoundError, ShardError):
+                self._drop(index)  # somebody has cleared the folder, or changed the file: it is fetched again
+                continue
+            return self._open_file(index, file)
 
 
 class JoinedFiles:
@@ -272,18 +277,3 @@ def fetch_together(
                 cancellation.cancel()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-
-
-def _verify_file(path: Path, entry: FileEntry) -> None:
-    try:
-        with open_regular(path) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise ShardError("The shard is missing.", where=str(path), remedy=SHARD_REMEDY) from None
-    if digest != entry.sha256:
-        raise ShardError(
-            f"The shard fails the manifest's sha256 ({path.stat().st_size} of {entry.size_bytes} bytes).",
-            where=str(path),
-            expected=entry.sha256,
-            remedy=SHARD_REMEDY,
-        )

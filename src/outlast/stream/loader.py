@@ -20,7 +20,8 @@ from outlast.config import build
 from outlast.errors import ConfigError
 from outlast.shards.example_shard import open_examples
 from outlast.shards.manifest import Manifest, ShardEntry
-from outlast.shards.read import open_entry, open_tokens
+from outlast.shards.opened import OpenedFile
+from outlast.shards.read import open_tokens
 from outlast.storage import Store, place_of
 from outlast.stream.blocks import Batch, Blocks
 from outlast.stream.config import StreamConfig
@@ -233,19 +234,20 @@ def _sources_of(weights: Mapping[str, float]) -> list[dict[str, Any]]:
     return [{"manifest": url, "name": url, "weight": weight} for url, weight in weights.items()]
 
 
-def _open_files(source: Source, config: StreamConfig, whole: bool) -> OpenFiles[Any]:
+def _open_files(source: Source, config: StreamConfig, with_words: bool) -> OpenFiles[Any]:
     entries = source.entries
-    return OpenFiles(source.store, entries, config, partial(_open_shard, source.manifest, entries, whole))
+    open_file = partial(_open_shard, source.manifest, entries, with_words)
+    return OpenFiles(source.store, entries, config, open_file)
 
 
 def _open_shard(
-    manifest: Manifest, entries: Sequence[ShardEntry], whole: bool, index: int, path: Path
+    manifest: Manifest, entries: Sequence[ShardEntry], with_words: bool, index: int, file: OpenedFile
 ) -> Any:
-    """Open a token shard as its tokens, or whole; an example shard as its arrays by name."""
+    """Open a token shard as its tokens, or with the words; an example shard as its arrays by name."""
     if manifest.examples is not None:
-        return open_examples(path, entries[index], manifest.examples, manifest.tokenizer)
-    opener = open_entry if whole else open_tokens
-    return opener(path, entries[index], tokenizer_fingerprint=manifest.tokenizer.fingerprint)
+        return open_examples(file, entries[index], manifest.examples, manifest.tokenizer)
+    shard = open_tokens(file, entries[index], tokenizer_fingerprint=manifest.tokenizer.fingerprint)
+    return shard if with_words else shard.tokens
 
 
 def _make_packing(

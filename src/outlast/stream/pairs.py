@@ -7,7 +7,6 @@ example.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,18 @@ from numpy.typing import NDArray
 
 from outlast.errors import ConfigError
 from outlast.shards.manifest import Manifest, PairSet, ShardEntry
+from outlast.shards.opened import OpenedFile, Rows, copy
 from outlast.shards.pair_table import identity_of, open_pair_table
 from outlast.shards.pairs import NUM_SPECIAL_TOKENS, Pairs
 from outlast.storage import Store, open_store
-from outlast.stream.blocks import Batch, Runs, scratch, sort_by_shard
+from outlast.storage.system_calls import scratch
+from outlast.stream.blocks import Batch, Runs, sort_by_shard
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import OpenFiles
 from outlast.stream.memory import Empty
+
+Segments = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Of each row's segment its shard, its first token there, and its length in tokens."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class PairRows:
         pair_set: what the manifest says of the tables.
         split: whose examples.
         special_ids: ids of ``pad``, ``cls`` and ``sep``.
-        table_of: the pairs of a shard by its index.
+        table_of: the columns of a shard's table by its index.
         first_shards: int64 by shard: the number of its data set's first shard, which the numbers of second
             shards in its table count from; None: 0 for all.
     """
@@ -40,7 +44,7 @@ class PairRows:
     pair_set: PairSet
     split: str
     special_ids: dict[str, int]
-    table_of: Callable[[int], Pairs]
+    table_of: Callable[[int], Sequence[Rows]]
     first_shards: NDArray[np.int64] | None = None
 
     @property
@@ -93,7 +97,7 @@ class PairRows:
         self,
         shards: NDArray[np.int64],
         records: NDArray[np.int64],
-        tokens_of: Callable[[int], NDArray[Any]],
+        tokens_of: Callable[[int], Rows],
         empty: Empty = np.empty,
     ) -> Batch:
         """Return examples by shard and record.
@@ -114,23 +118,12 @@ class PairRows:
         second_length = pairs.second_length.astype(np.int64)
         first_end = 1 + first_length
         end = first_length + second_length + NUM_SPECIAL_TOKENS
-        # All is put together in the tokens' own narrow dtype, then widened in one pass.
-        narrow = scratch(num_rows, self.sequence_length, tokens_of(int(shards[0])).dtype)
-        narrow.fill(self.special_ids["pad"])
-        starts = np.arange(num_rows) * self.sequence_length
-        _copy_segments(
-            narrow.reshape(-1),
-            np.concatenate((starts + 1, starts + first_end + 1)),
-            np.concatenate((shards, self._second_shards(shards, pairs))),
-            np.concatenate((pairs.first_begin, pairs.second_begin)).astype(np.int64),
-            np.concatenate((first_length, second_length)),
+        ids = empty((num_rows, self.sequence_length), np.int32)
+        ids[...] = self._copy_rows(
+            (shards, pairs.first_begin.astype(np.int64), first_length),
+            (self._second_shards(shards, pairs), pairs.second_begin.astype(np.int64), second_length),
             tokens_of,
         )
-        rows = np.arange(num_rows)
-        narrow[:, 0] = self.special_ids["cls"]
-        narrow[rows, first_end] = narrow[rows, end - 1] = self.special_ids["sep"]
-        ids = empty((num_rows, self.sequence_length), np.int32)
-        ids[...] = narrow
 
         columns = np.arange(self.sequence_length, dtype=np.int32)
         mask, types = np.split(empty((2 * num_rows, self.sequence_length), np.int8), 2)
@@ -143,6 +136,26 @@ class PairRows:
             "token_type_ids": types,
             "next_sentence_label": pairs.next_sentence_label.astype(np.int32),
         }
+
+    def _copy_rows(self, first: Segments, second: Segments, tokens_of: Callable[[int], Rows]) -> NDArray[Any]:
+        """Return rows in the tokens' own narrow dtype, in the thread's scratch memory.
+
+        Each is six runs, copied one behind the other: [CLS], A, [SEP], B, [SEP] and padding.
+        """
+        num_rows, length = len(first[0]), self.sequence_length
+        shards, begins, lengths = (np.concatenate(columns) for columns in zip(first, second, strict=True))
+        addresses, files, dtype = _find_segments(shards, begins, lengths, tokens_of)
+        fixed = np.full(2 + length, self.special_ids["pad"], dtype)
+        fixed[:2] = self.special_ids["cls"], self.special_ids["sep"]
+        runs = np.empty((num_rows, 6, 2), np.int64)
+        runs[:, :, 0] = fixed.ctypes.data + dtype.itemsize * np.array([0, 0, 1, 0, 1, 2])
+        runs[:, (1, 3), 0] = addresses.reshape(2, -1).T
+        runs[:, :, 1] = 1
+        runs[:, (1, 3), 1] = lengths.reshape(2, -1).T
+        runs[:, 5, 1] = length - runs[:, :5, 1].sum(axis=1)
+        narrow = scratch().array((num_rows, length), dtype)
+        copy(files, runs[..., 0].reshape(-1), runs[..., 1].reshape(-1) * dtype.itemsize, scratch())
+        return narrow
 
     def _second_shards(self, shards: NDArray[np.int64], pairs: Pairs) -> NDArray[np.int64]:
         """Return the shards of second segments, numbered as ``shards`` are."""
@@ -162,7 +175,7 @@ class PairRows:
             if found is None:
                 found = Pairs(*(np.empty(len(shards), column.dtype) for column in table))
             for column, values in zip(found, table, strict=True):
-                column[rows] = values[records[rows]]
+                column[rows] = values.take(records[rows])
         assert found is not None, "a batch has rows"
         return found
 
@@ -184,35 +197,29 @@ def open_pairs(manifest: Manifest, store: Store, config: StreamConfig, split: st
     tables = pair_set.splits[split]
     shard_tokens = [entry.num_tokens for entry in manifest.shards(split)]
 
-    def open_table(index: int, path: Path) -> Pairs:
+    def open_table(index: int, file: OpenedFile) -> tuple[Rows, ...]:
         identity = identity_of(manifest, pair_set, split, index)
-        return open_pair_table(path, tables[index], identity=identity, shard_tokens=shard_tokens)
+        return open_pair_table(file, tables[index], identity=identity, shard_tokens=shard_tokens)
 
     files = OpenFiles(open_store(f"{store.url}/{pair_set.path}"), tables, config, open_table)
     return PairRows(pair_set, split, manifest.tokenizer.special_ids, files.get)
 
 
-def _copy_segments(
-    flat: NDArray[Any],
-    targets: NDArray[np.int64],
+def _find_segments(
     shards: NDArray[np.int64],
     begins: NDArray[np.int64],
     lengths: NDArray[np.int64],
-    tokens_of: Callable[[int], NDArray[Any]],
-) -> None:
-    """Copy runs of tokens, each from its shard to its place in a flat array of the same dtype.
-
-    A run costs about the same whatever its length; index arrays for NumPy cost something for each token, and
-    are half as fast for examples of 128 tokens.
-    """
+    tokens_of: Callable[[int], Rows],
+) -> tuple[NDArray[np.int64], list[OpenedFile], np.dtype[Any]]:
+    """Return the addresses of segments, the files they are of, and the dtype of tokens."""
     order = sort_by_shard(shards)
     counts = np.bincount(shards)
-    runs = [column[order].tolist() for column in (targets, targets + lengths, begins, begins + lengths)]
-    target = flat.data
+    addresses = np.empty_like(begins)
+    opened: list[Rows] = []
     start = 0
     for shard in np.flatnonzero(counts).tolist():
-        stop = start + int(counts[shard])
-        source = tokens_of(shard).data
-        for target_begin, target_end, begin, end in zip(*(run[start:stop] for run in runs), strict=True):
-            target[target_begin:target_end] = source[begin:end]
-        start = stop
+        some = order[start : start + int(counts[shard])]
+        start += len(some)
+        opened.append(tokens_of(shard))
+        addresses[some] = opened[-1].addresses(begins[some], lengths[some])
+    return addresses, [tokens.file for tokens in opened], opened[0].dtype

@@ -6,7 +6,6 @@ Nothing is drawn and nothing is cut: what the records said is what the model see
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from outlast.errors import ConfigError
 from outlast.shards.example_shard import ARRAYS, array_shape
 from outlast.shards.manifest import ShardEntry, StaticExamples
+from outlast.shards.opened import Rows
 from outlast.stream.blocks import Batch, sort_by_shard
 from outlast.stream.config import StreamConfig
 from outlast.stream.memory import Empty
@@ -80,7 +80,7 @@ class StaticRows:
         self,
         shards: NDArray[np.int64],
         records: NDArray[np.int64],
-        arrays_of: Callable[[int], Mapping[str, NDArray[Any]]],
+        arrays_of: Callable[[int], Mapping[str, Rows]],
         empty: Empty = np.empty,
     ) -> Batch:
         """Return examples by shard and record.
@@ -99,7 +99,7 @@ class StaticRows:
             start += len(rows)
             arrays = arrays_of(shard)
             for name, array in batch.items():
-                array[rows] = arrays[name][records[rows]]
+                array[rows] = arrays[name].take(records[rows])
         return batch
 
     def _arrays(self, num_rows: int, empty: Empty) -> Batch:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.shards.read import TokenShard
-from outlast.shards.word_bits import read_runs
+from outlast.shards.opened import Rows
+from outlast.shards.read import TokenRows
+from outlast.shards.word_bits import read_runs, window_bytes
 from outlast.stream.blocks import Batch, Blocks, Runs, sort_by_shard
 from outlast.stream.memory import Empty
 from outlast.stream.pairs import PairRows
@@ -54,7 +55,7 @@ class WordRows:
         self,
         shards: NDArray[np.int64],
         records: NDArray[np.int64],
-        shard_of: Callable[[int], TokenShard],
+        shard_of: Callable[[int], TokenRows],
         empty: Empty = np.empty,
         /,
     ) -> Batch:
@@ -66,7 +67,7 @@ class WordRows:
         return batch
 
 
-def _bits_of(shard_of: Callable[[int], TokenShard], index: int) -> NDArray[np.uint8]:
+def _bits_of(shard_of: Callable[[int], TokenRows], index: int) -> Rows:
     bits = shard_of(index).word_starts
     assert bits is not None, "the stream has checked that the data set tells its words"
     return bits
@@ -75,7 +76,7 @@ def _bits_of(shard_of: Callable[[int], TokenShard], index: int) -> NDArray[np.ui
 def gather_word_starts(
     runs: Sequence[Runs],
     sequence_length: int,
-    bits_of: Callable[[int], NDArray[np.uint8]],
+    bits_of: Callable[[int], Rows],
     empty: Empty = np.empty,
 ) -> NDArray[np.int8]:
     """Return 1 where a word begins, int8 of shape (rows, sequence_length).
@@ -96,9 +97,16 @@ def gather_word_starts(
             rows = by_shard[first : first + int(counts[shard])]
             first += len(rows)
             columns = run.columns[rows]
-            bits = read_runs(bits_of(shard), run.begins[rows] - columns, sequence_length)
+            bits = _read_runs(bits_of(shard), run.begins[rows] - columns, sequence_length)
             ends = columns + run.lengths[rows]
             # Not the first token: it begins a word wherever the run was cut.
             inside = (places > columns[:, None]) & (places < ends[:, None])
             starts[rows] &= (bits | ~inside).astype(np.int8)
     return starts
+
+
+def _read_runs(bits: Rows, origins: NDArray[np.int64], length: int) -> NDArray[np.uint8]:
+    """Return runs of a shard's bits, as ``read_runs`` cuts them out of the bytes around each."""
+    width = min(window_bytes(length), len(bits))
+    begins = np.clip(origins >> 3, 0, len(bits) - width)
+    return read_runs(bits.runs(begins, width), origins - 8 * begins, length)

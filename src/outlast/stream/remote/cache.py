@@ -1,7 +1,8 @@
 """A folder of verified shards, bounded in bytes, shared by the processes of a host.
 
 In: the entry of a remote shard. Out: a local file whose sha256 has been checked. A file's name is its digest,
-so a stale file can never be taken for another shard; it appears whole, by rename. Until then it is
+so a stale file can never be taken for another shard, and one that has changed is checked again, then fetched
+anew; it appears whole, by rename. Until then it is
 ``<sha256>.part``, and whoever holds the lock of that very file writes it: the others wait, a lock that nobody
 holds is a dead process's, and nothing but shards stays behind. Who uses a shard holds a shared lock of it:
 only what nobody uses is deleted to make room, the least recently used first. Locks end with their process.
@@ -12,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +25,7 @@ from typing import BinaryIO, NamedTuple
 from outlast.errors import ObjectNotFound, ShardError, StorageError, StoreUnreachable
 from outlast.logs import log
 from outlast.shards.manifest import FileEntry
+from outlast.shards.opened import FileIdentity, identify
 from outlast.storage import Store
 from outlast.storage.cache_files import (
     PART,
@@ -33,6 +36,7 @@ from outlast.storage.cache_files import (
     owned,
     part_of,
 )
+from outlast.storage.system_calls import mark_used
 from outlast.stream.remote.cancel import Cancellation
 from outlast.stream.remote.ranges import InFlight, copy_object
 
@@ -62,10 +66,12 @@ class CachedShard:
 
     Attributes:
         path: of the file.
+        identity: of the file when its bytes were checked.
     """
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, identity: FileIdentity) -> None:
         self.path = path
+        self.identity = identity
         self._file = file
         self.release = weakref.finalize(self, file.close)
 
@@ -77,7 +83,8 @@ class ShardCache:
         folder: made where it is missing, at every fetch.
         limit_bytes: the most that the folder may hold. What is in use at the same time may exceed it: the
             file of a shard that is mapped takes its room on the disk whether it has a name or not.
-        verify: check the sha256 of a file that is already there before it is first handed out.
+        verify: check the sha256 of a file that is already there before it is handed out: the first time, and
+            whenever it has changed.
     """
 
     def __init__(self, folder: Path, limit_bytes: int, *, verify: bool = True) -> None:
@@ -85,7 +92,7 @@ class ShardCache:
         self.limit_bytes = limit_bytes
         self.verify = verify
         self.in_flight = InFlight()
-        self._verified: set[str] = set()
+        self._verified: dict[str, FileIdentity] = {}
         self._has_warned = False
         self._handing = HandingOver()
         self._alone = threading.Lock()
@@ -193,10 +200,10 @@ class ShardCache:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_SH)
             if is_at(file, path):
-                if self._is_whole(file, entry):
-                    with suppress(OSError):
-                        os.utime(path)
-                    kept, file = CachedShard(path, file), None
+                mark_used(file.fileno())
+                identity = identify(file.fileno())
+                if self._is_whole(file, identity, entry):
+                    kept, file = CachedShard(path, file, identity), None
                     return kept
                 path.unlink(missing_ok=True)
             return None
@@ -204,13 +211,13 @@ class ShardCache:
             if file is not None:
                 file.close()
 
-    def _is_whole(self, file: BufferedReader, entry: FileEntry) -> bool:
-        if os.fstat(file.fileno()).st_size != entry.size_bytes:
+    def _is_whole(self, file: BufferedReader, identity: FileIdentity, entry: FileEntry) -> bool:
+        if identity.size_bytes != entry.size_bytes:
             return False
-        if self.verify and entry.sha256 not in self._verified:
+        if self.verify and self._verified.get(entry.sha256) != identity:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
                 return False
-            self._verified.add(entry.sha256)
+            self._verified[entry.sha256] = identity
         return True
 
     def _download(self, wish: _Wish, part: BinaryIO, path: Path) -> None:
@@ -220,8 +227,10 @@ class ShardCache:
             if self._copy(wish, part) == entry.sha256:
                 part.flush()
                 os.fsync(part.fileno())
-                # Whatever appears under this name while this process lives has been verified by its writer.
-                self._verified.add(entry.sha256)
+                # Every change from now on shows, however soon: the clock of files ticks slowly.
+                now = time.time_ns()
+                os.utime(part.fileno(), ns=(now, now - 10**9))
+                self._verified[entry.sha256] = identify(part.fileno())
                 part_of(path).replace(path)
                 return
         raise ShardError(
@@ -304,7 +313,7 @@ class ShardCache:
         for path in self._files():
             with suppress(FileNotFoundError):
                 status = path.stat()
-                files.append((status.st_mtime, status.st_size, path))
+                files.append((status.st_atime, status.st_size, path))
         total = sum(size for _, size, _ in files)
         has_deleted = False
         for _, size, path in sorted(files):
