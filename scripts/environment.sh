@@ -2,7 +2,7 @@
 #
 # In: OUTLAST_VENV (default: .venv in the checkout), OUTLAST_PYTHON (default: the first of python3, python3.13, 3.12,
 # 3.11 that is new enough). Out: $checkout, $venv, `install_extras` and `install_libtpu`. The package is installed again
-# only when pyproject.toml, the checkout or the Python version changed, or another extra is asked for.
+# only when pyproject.toml, a lock, the checkout or the Python version changed, or another extra is asked for.
 
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=${OUTLAST_VENV:-$checkout/.venv}
@@ -21,7 +21,8 @@ absolute_folder() {
 install_extras() {
   make_environment
   local stamp=$venv/.outlast-installed identity installed="" extra missing=()
-  identity="$(cksum <"$checkout/pyproject.toml") $checkout $("$venv/bin/python" --version)"
+  identity="$(cat "$checkout/pyproject.toml" "$checkout"/requirements/*.lock | cksum) $checkout"
+  identity+=" $("$venv/bin/python" --version)"
   if [[ -f $stamp && $(head -n 1 "$stamp") == "$identity" ]]; then
     installed=$(tail -n 1 "$stamp")
   fi
@@ -31,9 +32,26 @@ install_extras() {
   ((${#missing[@]})) || return 0
   installed=$(IFS=,; echo "${installed:+$installed,}${missing[*]}")
   echo "Installing outlast[$installed] into $venv; the first time takes some minutes."
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$checkout[$installed]" ||
-    fail "The installation failed; what pip says stands above." "Fix it and run the same line again."
+  install_locked "$installed" || pip_install --editable "$checkout[$installed]"
   printf '%s\n' "$identity" "$installed" >"$stamp"
+}
+
+# Install the versions of requirements/*.lock, digests checked, on the system that they are of. Returns whether these
+# are all that the extras need.
+install_locked() {
+  local lock=quickstart
+  "$venv/bin/python" -c 'import platform, sys
+system = (sys.version_info[:2], sys.platform, platform.machine(), platform.libc_ver()[0])
+sys.exit(system != ((3, 11), "linux", "x86_64", "glibc"))' || return 1
+  [[ ",$1," != *,test,* ]] || lock=test
+  pip_install --require-hashes --requirement "$checkout/requirements/$lock.lock"
+  pip_install --no-deps --no-build-isolation --editable "$checkout"
+  [[ $1 == test || $1 == train || $1 == train,test || $1 == test,train ]]
+}
+
+pip_install() {
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
+    fail "The installation failed; what pip says stands above." "Fix it and run the same line again."
 }
 
 # Install libtpu (the extra `aot`) into $venv/aot, apart from all else: beside jax it would make every `import jax`

@@ -70,9 +70,10 @@ def hide_secrets(text: str) -> str:
     """Return a message without what may be secret in it: users, passwords and queries of URLs, where
     signatures stand, and values that follow the name of a secret.
     """
+    shown = str(text)
     for pattern, hidden in _SECRETS:
-        text = pattern.sub(hidden, text)
-    return text
+        shown = pattern.sub(hidden, shown)
+    return Lines(shown) if isinstance(text, Lines) else shown
 
 
 def printable_json(text: str) -> str:
