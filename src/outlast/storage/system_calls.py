@@ -40,6 +40,7 @@ def map_for_copying(descriptor: int, size_bytes: int) -> int:
 
 
 def unmap(address: int, size_bytes: int) -> None:
+    """Give back what ``map_for_copying`` has mapped."""
     _munmap(address, size_bytes)
 
 
