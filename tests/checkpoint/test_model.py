@@ -1,7 +1,8 @@
 """Every history of the commit protocol within some bounds, with the real decision functions.
 
-Where ``test_protocol.py`` draws long histories at random, this visits all short ones: every interleaving of
-the accesses to the store of every attempt, with deaths, sleeps, late and doubled writes and damaged commits.
+Where ``test_simulator.py`` draws long histories of the real code at random, this visits all short ones: every
+interleaving of the accesses to the store of every attempt, with deaths, sleeps, late and doubled writes and
+damaged commits.
 In every state: no reader is led to another history, nothing acknowledged and undamaged is left behind,
 whatever the line lists can be read, and one more attempt can go on past what is there. docs/design/commit.md
 has the counts.

@@ -29,6 +29,7 @@ from outlast.checkpoint.records import (
     list_keys,
     newest_attempt,
     read_life,
+    read_or_none,
     read_recorded,
 )
 from outlast.errors import CheckpointError, Fenced, ObjectExists, OutlastError, StoreUnreachable
@@ -55,6 +56,7 @@ class Attempt:
         config: CheckpointConfig,
         clock: Clock,
         report: Report,
+        claim: bytes,
         claimed_at: float,
     ) -> None:
         self.store = store
@@ -66,6 +68,7 @@ class Attempt:
         self._config = config
         self._clock = clock
         self._report = report
+        self._claim = claim
         self._counter = 0
         self._confirmed = claimed_at
         self._fenced: Fenced | None = None
@@ -76,10 +79,15 @@ class Attempt:
     def start_heartbeat(self) -> None:
         """Write the first heartbeat, then one every ``heartbeat_seconds`` from a daemon thread."""
         self.store.retry(self.beat)
-        self._thread = threading.Thread(
-            target=self._keep_beating, name=f"heartbeat-{self.number}", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._keep_beating, name=f"heartbeat-{self.number}", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            raise CheckpointError(
+                f"The thread of the heartbeat cannot be started: {error or 'no memory'}",
+                remedy="allow more threads (ulimit -u, the container's limit of pids) or more memory",
+            ) from None
+        self._thread = thread
 
     def beat(self, *, closed: bool = False) -> None:
         """Look for the own claim, write one heartbeat, then look for a later claim.
@@ -237,8 +245,10 @@ class Attempt:
         self._look_for_later_claim()
 
     def _look_for_own_claim(self) -> None:
-        """A claim is never deleted, so one that is missing went with its folder."""
-        if not self.store.exists(claim_name(self.number)):
+        """A claim is never deleted or changed, so one that is missing went with its folder; and where another
+        stands under its number the folder was emptied, and another run has begun there.
+        """
+        if read_or_none(self.store, claim_name(self.number)) != self._claim:
             raise self._fence(
                 f"The claim of attempt {self.number} is gone: the run's folder was renamed, emptied or "
                 f"deleted while this process trained; it stops.",
@@ -260,8 +270,10 @@ class Attempt:
         return self._fenced
 
     def _keep_beating(self) -> None:
-        while not self._stop.wait(self._config.heartbeat_seconds):
+        while True:
             try:
+                if self._stop.wait(self._config.heartbeat_seconds):
+                    return
                 self.beat()
             except Fenced:
                 return
@@ -308,13 +320,16 @@ def claim_attempt(
             "heartbeat_seconds": config.heartbeat_seconds,
             "heartbeat_limit_seconds": config.heartbeat_limit_seconds,
         }
+        content = seal(claim)
         try:
-            store.create_or_confirm(claim_name(number), [seal(claim)])
+            store.create_or_confirm(claim_name(number), [content])
         except ObjectExists:
             continue  # another process claimed in the same moment: see whether it lives
         _log.debug("attempt %d has claimed the run", number)
         store.anchor = claim_name(number)
-        attempt = Attempt(store, number, config=config, clock=clock, report=report, claimed_at=begun)
+        attempt = Attempt(
+            store, number, config=config, clock=clock, report=report, claim=content, claimed_at=begun
+        )
         if start_heartbeat:
             attempt.start_heartbeat()
         return attempt

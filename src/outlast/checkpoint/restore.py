@@ -20,8 +20,15 @@ from numpy.typing import NDArray
 from outlast.checkpoint.format import MAX_COMMIT_BYTES, Commit, Part, Slice, numpy_dtype, parse_commit
 from outlast.checkpoint.lineage import DATA, UNREADABLE, CommitKey, ignored_because, line_of, parse_data_name
 from outlast.checkpoint.owner import Report
-from outlast.checkpoint.records import list_keys, newest_known, read_recorded
-from outlast.errors import CheckpointError, DamagedCheckpoint, ObjectNotFound, StorageError, StoreUnreachable
+from outlast.checkpoint.records import claim_exists, list_keys, newest_known, read_recorded
+from outlast.errors import (
+    CheckpointError,
+    DamagedCheckpoint,
+    Fenced,
+    ObjectNotFound,
+    StorageError,
+    StoreUnreachable,
+)
 from outlast.storage import Store
 
 _log = logging.getLogger(__name__)
@@ -75,8 +82,23 @@ def restore_newest(
     Raises:
         CheckpointError: the newest commit that the run is known to have is gone.
         DamagedCheckpoint: there are checkpoints and none is usable; starting anew is for a person to decide.
+        Fenced: one of these, and a later attempt has claimed the run.
         StoreUnreachable: the store did not answer until the deadline.
     """
+    try:
+        return _restore_newest(store, attempt_number, prefix, report)
+    except CheckpointError:
+        # What this attempt misses may be what its successor's retention has deleted meanwhile.
+        if attempt_number is not None and claim_exists(store, attempt_number + 1):
+            raise Fenced(
+                f"Attempt {attempt_number + 1} has claimed the run; attempt {attempt_number} stops.",
+                where=store.url,
+                remedy="nothing: the new owner goes on",
+            ) from None
+        raise
+
+
+def _restore_newest(store: Store, attempt_number: int | None, prefix: str, report: Report) -> Restored | None:
     known = newest_known(
         store, up_to=attempt_number
     )  # first, so that a run that goes on beside us hides none

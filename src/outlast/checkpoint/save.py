@@ -153,12 +153,36 @@ class CheckpointWriter:
             Fenced: this attempt owns the run no more.
             OutlastError: with ``wait``, what went wrong.
         """
+        try:
+            taken = self._start(step, arrays, wait, blocking_seconds)
+            if wait:
+                self._join()
+        except OutlastError:
+            raise
+        except Exception as error:  # no memory, no thread: it costs a save like any other failure
+            self._fail(step, error)
+            taken = True
+        if wait:
+            self.raise_if_fenced()
+            if self.last_error:
+                raise self.last_error
+        return taken
+
+    def _start(
+        self,
+        step: int,
+        arrays: Mapping[str, NDArray[Any]] | Sequence[ArraySlice],
+        wait: bool,
+        blocking_seconds: float | None,
+    ) -> bool:
+        """Begin a save. False where another one is running and is not waited for."""
         self.raise_if_fenced()
         if self.saving and not wait:
             return False
         self._join()
         self.raise_if_fenced()
         if step == self.last_step or (step == self._attempt.restored_step and self._attempt.restored_commit):
+            self.last_error = None
             return True
         slices = whole_arrays(arrays) if isinstance(arrays, Mapping) else list(arrays)
         job = _Job(
@@ -172,13 +196,9 @@ class CheckpointWriter:
             )
         self._attempt.last_step = step
         self._due_from = (step, self._latest[1])
-        self._thread = threading.Thread(target=self._run, args=(job,), name=f"save-{step}")
-        self._thread.start()
-        if wait:
-            self._join()
-            self.raise_if_fenced()
-            if self.last_error:
-                raise self.last_error
+        thread = threading.Thread(target=self._run, args=(job,), name=f"save-{step}")
+        thread.start()
+        self._thread = thread
         return True
 
     def rank(self, steps: Sequence[int]) -> None:
@@ -206,23 +226,34 @@ class CheckpointWriter:
         )
 
     def _run(self, job: _Job) -> None:
+        try:
+            self._save_and_measure(job)
+        except Exception as error:  # whatever it is, it must reach the caller and must not end training
+            self._fail(job.step, error)
+
+    def _save_and_measure(self, job: _Job) -> None:
         begun = time.monotonic()
         try:
             self._save(job)
             self.last_error = None
             self.num_failed_in_a_row = 0
-        except Fenced as error:
+        finally:
+            self.last_save_seconds = time.monotonic() - begun
+            self._cost_seconds = (
+                self.last_save_seconds if job.blocking_seconds is None else job.blocking_seconds
+            )
+
+    def _fail(self, step: int, error: Exception) -> None:
+        if isinstance(error, Fenced):
             self._fenced = error
             self.last_error = error
-        except Exception as error:  # whatever it is, it must reach the caller and must not end training
-            self.num_failed += 1
-            self.num_failed_in_a_row += 1
-            self.last_error = (
-                error if isinstance(error, OutlastError) else CheckpointError(f"Saving failed: {error!r}")
-            )
-            self._report(f"the save of step {job.step} failed, training goes on: {self.last_error}")
-        self.last_save_seconds = time.monotonic() - begun
-        self._cost_seconds = self.last_save_seconds if job.blocking_seconds is None else job.blocking_seconds
+            return
+        self.num_failed += 1
+        self.num_failed_in_a_row += 1
+        self.last_error = (
+            error if isinstance(error, OutlastError) else CheckpointError(f"Saving failed: {error!r}")
+        )
+        self._report(f"the save of step {step} failed, training goes on: {self.last_error}")
 
     def _save(self, job: _Job) -> None:
         self._attempt.check_owned()  # a folder that is gone is not made again by the first part

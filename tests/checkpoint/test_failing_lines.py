@@ -1,0 +1,104 @@
+"""No memory and no descriptors, at every line that a save runs: the error that reaches the user is typed, the
+next save works, no thread dies in silence.
+"""
+
+import errno
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast.checkpoint.restore import restore_newest
+from outlast.errors import OutlastError
+from outlast.storage import LocalStore
+from support.lives import arrays_of, begin, check_arrays
+
+_ROOMS = tuple(f"{Path(outlast.__file__).parent}/{room}/" for room in ("checkpoint", "storage"))
+_ERRORS: dict[str, Callable[[], Exception]] = {
+    "no memory": MemoryError,
+    "no descriptor": lambda: OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+    "no descriptor on the machine": lambda: OSError(errno.ENFILE, os.strerror(errno.ENFILE)),
+    "no memory for the system": lambda: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    "no thread": lambda: RuntimeError("can't start new thread"),
+}
+_OUTERMOST = ("save", "_run", "_fail")
+"""Where a failure is caught and told: what fails inside of these fails in what they call."""
+
+STRIDES = [pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(3000)]), 401]
+
+
+class Lines:
+    """Counts the lines of checkpoint/ and storage/ that run, and fails at one."""
+
+    def __init__(self, failing: int, error: Callable[[], Exception]) -> None:
+        self.count = 0
+        self.at = ""
+        self._failing = failing
+        self._error = error
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(_ROOMS):
+            return None
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and line != "try:" and frame.f_code.co_name not in _OUTERMOST:
+            self.count += 1
+            if self.count == self._failing:
+                self.at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise self._error()
+        return self.trace
+
+    @contextmanager
+    def everywhere(self) -> Generator[None]:
+        """Watch this thread and those that it starts."""
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file between open and with
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("what", _ERRORS)
+def test_a_failure_at_any_line_of_a_save_is_told_and_costs_at_most_that_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, wait: bool, stride: int
+) -> None:
+    died: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    store = LocalStore(tmp_path)
+    _, writer = begin(store, "first")
+    writer.save(1, arrays_of(1), wait=True)
+    step, failing, lines = 1, 1, Lines(0, _ERRORS[what])
+    while failing == 1 or lines.at:
+        step += 1
+        lines = Lines(failing, _ERRORS[what])
+        told = None
+        try:
+            with lines.everywhere():
+                writer.save(step, arrays_of(step), wait=wait)
+            writer.close()
+        except OutlastError as error:
+            told = error
+        assert died == [], lines.at
+        saved = writer.last_step == step
+        assert saved or (told if wait else writer.last_error), f"{lines.at}: not saved, and nothing said"
+        step += 1
+        assert writer.save(step, arrays_of(step), wait=True), lines.at
+        assert writer.last_step == step
+        restored = restore_newest(store)
+        assert restored is not None
+        assert restored.commit.step == step
+        check_arrays(restored.arrays, step)
+        failing += stride
+    assert failing > 800
