@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from outlast.objectives.loss import mean_loss
 from outlast.recipe import read_recipe
 from outlast.run.parts import assemble
 from outlast.training.state import initial_state
@@ -27,7 +28,7 @@ def losses(recipe: str, manifest: str, dtype: str) -> Iterator[float]:
     step = make_train_step(parts.objective, parts.optimizer, parts.schedule, seed=seed, num_microbatches=1)
     for number in itertools.count():
         state, measured = step(state, parts.stream.batch(number))
-        yield float(measured.loss_sum) / float(measured.weight_sum)
+        yield float(mean_loss(measured.terms))
 
 
 def main() -> None:

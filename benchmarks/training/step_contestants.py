@@ -24,6 +24,7 @@ from outlast.models.params import flatten
 from outlast.models.randomness import fold, row_keys
 from outlast.models.remat import Remat
 from outlast.objectives.config import MlmConfig
+from outlast.objectives.loss import mean_loss
 from outlast.objectives.mlm import MlmObjective, make_objective
 from outlast.training.config import OptimizerConfig
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
@@ -91,7 +92,7 @@ class Ours:
     def advance(self, number: int) -> float:
         self._state, measured = self._step(self._state, self._setting.batch(number))
         jax.block_until_ready(self._state)
-        return float(measured.loss_sum) / float(measured.weight_sum)
+        return float(mean_loss(measured.terms))
 
     def temporary_bytes(self) -> int:
         """Return what the compiler sets aside for the step beside state and batch."""

@@ -21,6 +21,7 @@ from torch.nn import functional
 from outlast.huggingface.export import export_model
 from outlast.models.params import flatten
 from outlast.models.randomness import fold, row_keys
+from outlast.objectives.loss import mean_loss
 from outlast.recipe import Recipe, read_recipe
 from outlast.run.parts import Parts, assemble
 from outlast.training.state import initial_state
@@ -41,7 +42,7 @@ def our_losses(parts: Parts, num_steps: int) -> list[float]:
     losses: list[float] = []
     for number in range(num_steps):
         state, measured = step(state, parts.stream.batch(number))
-        losses.append(float(measured.loss_sum) / float(measured.weight_sum))
+        losses.append(float(mean_loss(measured.terms)))
     return losses
 
 

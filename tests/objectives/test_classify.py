@@ -11,8 +11,8 @@ from outlast.models.randomness import RowKeys, row_keys
 from outlast.models.resnet import classify
 from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
 from outlast.objectives.classify import ClassifyObjective
-from outlast.objectives.config import ClassifyConfig
-from outlast.objectives.loss import LossOutput
+from outlast.objectives.config import CLASSES, ClassifyConfig
+from outlast.objectives.loss import LossOutput, mean_loss
 
 CONFIG = resolve_resnet(
     ResNetModelConfig(preset="resnet18", stem="small", depths=(1, 1), widths=(8, 12)), num_classes=5
@@ -57,13 +57,13 @@ def test_the_loss_is_the_cross_entropy_with_the_smoothed_labels(smoothing: float
     target = np.full((ROWS, 5), smoothing / 5)
     target[np.arange(ROWS), np.asarray(examples["labels"])] += 1 - smoothing
     expected = -(target * np.asarray(jax.nn.log_softmax(logits))).sum()
-    found = loss(objective, examples, train=True)
+    found = loss(objective, examples, train=True).terms[CLASSES]
     np.testing.assert_allclose(found.loss_sum, expected, rtol=1e-5)
     assert float(found.weight_sum) == ROWS
 
 
 def test_evaluation_does_not_smooth() -> None:
-    smoothed, plain = (loss(make(share), batch(), train=False) for share in (0.3, 0.0))
+    smoothed, plain = (loss(make(share), batch(), train=False).terms[CLASSES] for share in (0.3, 0.0))
     assert float(smoothed.loss_sum) == float(plain.loss_sum)
 
 
@@ -71,18 +71,22 @@ def test_rows_without_weight_count_for_nothing_in_evaluation() -> None:
     examples = batch()
     half = {name: array[:3] for name, array in examples.items()}
     weights = jnp.asarray([1.0, 1, 1, 0, 0, 0])
-    found = loss(make(), examples | {"example_weights": weights}, train=False)
-    expected = make().loss(
-        init_params(make().param_table, 1),
-        init_params(make().state_table, 1),
-        half,
-        row_keys=keys()[:3],
-        train=False,
+    found = loss(make(), examples | {"example_weights": weights}, train=False).terms[CLASSES]
+    expected = (
+        make()
+        .loss(
+            init_params(make().param_table, 1),
+            init_params(make().state_table, 1),
+            half,
+            row_keys=keys()[:3],
+            train=False,
+        )
+        .terms[CLASSES]
     )
     np.testing.assert_allclose(found.loss_sum, expected.loss_sum, rtol=1e-6)
-    assert (float(found.weight_sum), float(found.metrics["correct"])) == (
+    assert (float(found.weight_sum), float(found.scores["accuracy"])) == (
         3,
-        float(expected.metrics["correct"]),
+        float(expected.scores["accuracy"]),
     )
 
 
@@ -102,7 +106,7 @@ def test_the_loss_falls() -> None:
     def step(params: dict[str, Array], state: dict[str, Array]) -> tuple[Array, dict[str, Array], object]:
         def mean(params: dict[str, Array]) -> tuple[Array, object]:
             output = objective.loss(params, state, examples, row_keys=keys(), train=True)
-            return output.loss_sum / output.weight_sum, output.model_state
+            return mean_loss(output.terms), output.model_state
 
         (value, after), gradients = jax.value_and_grad(mean, has_aux=True)(params)
         return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), after

@@ -9,7 +9,7 @@ from outlast.models.params import init_params
 from outlast.models.randomness import row_keys
 from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
 from outlast.objectives.classify import ClassifyObjective
-from outlast.objectives.config import ClassifyConfig
+from outlast.objectives.config import CLASSES, ClassifyConfig
 from outlast.objectives.loss import is_right
 
 NUM_CLASSES = 4
@@ -53,5 +53,5 @@ def test_a_resnet_of_nothing_but_zeros_is_not_always_right() -> None:
         batch,
         row_keys=row_keys(0, "evaluate", 0, jnp.arange(8)),
         train=False,
-    )
-    assert float(found.metrics["correct"]) / float(found.weight_sum) == 1 / NUM_CLASSES
+    ).terms[CLASSES]
+    assert float(found.scores["accuracy"]) / float(found.weight_sum) == 1 / NUM_CLASSES

@@ -15,9 +15,9 @@ from outlast.errors import ConfigError
 from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.params import Params, flatten, init_params
 from outlast.models.randomness import row_keys
-from outlast.objectives.config import MlmConfig
+from outlast.objectives.config import MASKED, MlmConfig
+from outlast.objectives.loss import LossOutput, LossTerm
 from outlast.objectives.mlm import (
-    LossOutput,
     MaskedBatch,
     cross_entropy,
     make_objective,
@@ -204,16 +204,17 @@ def compiled_loss(params: Params, batch: dict[str, Array], keys: Array, *, train
     return OBJECTIVE.loss(params, {}, batch, row_keys=keys, train=train)
 
 
-def loss(ids: NDArray[np.int32], rows: Any = None, *, train: bool = False, **extra: Array) -> LossOutput:
+def loss(ids: NDArray[np.int32], rows: Any = None, *, train: bool = False, **extra: Array) -> LossTerm:
     keys = row_keys(0, "train", 0, jnp.arange(len(ids)) if rows is None else jnp.asarray(rows))
-    return compiled_loss(PARAMS, batch_of(ids) | extra, keys, train=train)
+    output = compiled_loss(PARAMS, batch_of(ids) | extra, keys, train=train)
+    assert (list(output.terms), output.model_state) == ([MASKED], {})
+    return output.terms[MASKED]
 
 
 def test_loss_of_fresh_parameters_is_that_of_guessing() -> None:
     out = loss(examples(16))
     assert float(out.loss_sum / out.weight_sum) == pytest.approx(np.log(VOCAB_SIZE), abs=0.1)
-    assert 0 <= float(out.metrics["correct"]) <= float(out.weight_sum)
-    assert out.model_state == {}
+    assert 0 <= float(out.scores["accuracy"]) <= float(out.weight_sum)
     assert {out.loss_sum.dtype, out.weight_sum.dtype} == {jnp.dtype(jnp.float32)}
 
 
@@ -247,7 +248,7 @@ def test_loss_equals_the_indexed_reference() -> None:
     log_probabilities = picked - np.log(np.exp(picked).sum(-1, keepdims=True))
     expected = -log_probabilities[np.arange(len(labels)), labels].sum()
     np.testing.assert_allclose(out.loss_sum, expected, rtol=1e-5)
-    assert float(out.metrics["correct"]) == (picked.argmax(-1) == labels).sum()
+    assert float(out.scores["accuracy"]) == (picked.argmax(-1) == labels).sum()
 
 
 def test_a_batch_with_nothing_to_mask_gives_zero_and_finite_gradients() -> None:
@@ -256,7 +257,7 @@ def test_a_batch_with_nothing_to_mask_gives_zero_and_finite_gradients() -> None:
 
     @jax.jit
     def loss_sum(params: Params) -> tuple[Array, Array]:
-        out = OBJECTIVE.loss(params, {}, batch_of(ids), row_keys=keys, train=True)
+        out = OBJECTIVE.loss(params, {}, batch_of(ids), row_keys=keys, train=True).terms[MASKED]
         return out.loss_sum, out.weight_sum
 
     (value, weight), gradients = jax.value_and_grad(loss_sum, has_aux=True)(PARAMS)
@@ -276,7 +277,7 @@ def test_bfloat16_loss_is_near_float32() -> None:
     half = dataclasses.replace(OBJECTIVE, compute_dtype=jnp.bfloat16)
     keys = row_keys(0, "train", 0, jnp.arange(8))
     wide, narrow = (
-        objective.loss(PARAMS, {}, batch_of(examples(8)), row_keys=keys, train=True)
+        objective.loss(PARAMS, {}, batch_of(examples(8)), row_keys=keys, train=True).terms[MASKED]
         for objective in (OBJECTIVE, half)
     )
     np.testing.assert_allclose(narrow.loss_sum, wide.loss_sum, rtol=5e-3)
@@ -324,7 +325,7 @@ def test_documents_that_share_an_example_are_kept_apart() -> None:
         objective = make_objective(model, MlmConfig(separate_documents=apart), special_ids=SPECIAL_IDS)
         keys = row_keys(0, "train", 0, jnp.arange(1))
         batch = {"input_ids": ids, **masked}
-        return float(objective.loss(params, {}, batch, row_keys=keys, train=False).loss_sum)
+        return float(objective.loss(params, {}, batch, row_keys=keys, train=False).terms[MASKED].loss_sum)
 
     assert loss(rows, apart=True) == pytest.approx(loss(other, apart=True), abs=1e-6)
     assert abs(loss(rows, apart=False) - loss(other, apart=False)) > 1e-6

@@ -13,7 +13,7 @@ from outlast.errors import ConfigError
 from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.params import flatten, init_params
 from outlast.models.randomness import row_keys
-from outlast.objectives.config import MlmConfig
+from outlast.objectives.config import MASKED, NEXT_SENTENCE, MlmConfig
 from outlast.objectives.loss import LossOutput
 from outlast.objectives.mlm import MlmObjective, make_objective
 
@@ -64,9 +64,9 @@ def test_masked_language_modelling_beside_it_stays_as_it_is() -> None:
     both = loss(make_batch())
     alone = loss(make_batch(), ALONE, {name: PARAMS[name] for name in ("embeddings", "layers", "head")})
     assert flatten(ALONE.param_table).keys() < flatten(BOTH.param_table).keys()
-    assert (float(both.loss_sum), float(both.weight_sum)) == (float(alone.loss_sum), float(alone.weight_sum))
-    assert alone.further == {}
-    term = both.further["next_sentence"]
+    assert (list(both.terms), list(alone.terms)) == ([MASKED, NEXT_SENTENCE], [MASKED])
+    assert both.terms[MASKED] == alone.terms[MASKED]
+    term = both.terms[NEXT_SENTENCE]
     assert float(term.weight_sum) == ROWS
     assert float(term.loss_sum) / ROWS == pytest.approx(np.log(2), abs=0.1)  # untrained: a coin
 
@@ -74,20 +74,20 @@ def test_masked_language_modelling_beside_it_stays_as_it_is() -> None:
 def test_a_label_that_is_wrong_costs_what_the_logits_say() -> None:
     batch = make_batch()
     turned = {**batch, "next_sentence_label": 1 - batch["next_sentence_label"]}
-    right, wrong = (loss(case).further["next_sentence"] for case in (batch, turned))
-    assert float(right.correct) + float(wrong.correct) == ROWS
+    right, wrong = (loss(case).terms[NEXT_SENTENCE] for case in (batch, turned))
+    assert float(right.scores["accuracy"]) + float(wrong.scores["accuracy"]) == ROWS
     assert float(right.loss_sum) != float(wrong.loss_sum)
 
 
 def test_rows_that_fill_up_weigh_nothing() -> None:
     batch = make_batch()
     weights = np.array([1, 0, 1, 0, 0, 1], np.float32)
-    some = loss({**batch, "example_weights": weights}).further["next_sentence"]
+    some = loss({**batch, "example_weights": weights}).terms[NEXT_SENTENCE]
     # The same rows with their own labels, the others' labels turned: nothing may change.
     turned = np.where(weights == 0, 1 - batch["next_sentence_label"], batch["next_sentence_label"])
     again = loss({**batch, "example_weights": weights, "next_sentence_label": turned.astype(np.int32)})
     assert float(some.weight_sum) == 3
-    assert [float(x) for x in some] == [float(x) for x in again.further["next_sentence"]]
+    assert some == again.terms[NEXT_SENTENCE]
 
 
 @pytest.mark.parametrize("which", [BOTH, ALONE])
@@ -96,9 +96,8 @@ def test_the_weights_are_known_without_the_model(which: MlmObjective) -> None:
     keys = row_keys(0, "train", 0, jnp.arange(ROWS))
     found = which.weight_sums({name: jnp.asarray(value) for name, value in batch.items()}, row_keys=keys)
     params = PARAMS if which is BOTH else {name: PARAMS[name] for name in ALONE.param_table}
-    assert [float(weight) for weight in found] == [
-        float(weight) for _, weight in loss(batch, which, params).sums
-    ]
+    terms = loss(batch, which, params).terms
+    assert found == {name: term.weight_sum for name, term in terms.items()}
 
 
 def test_examples_without_labels_are_refused() -> None:

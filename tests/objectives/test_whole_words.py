@@ -14,7 +14,7 @@ from outlast.errors import ConfigError
 from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.params import init_params
 from outlast.models.randomness import row_keys
-from outlast.objectives.config import MlmConfig
+from outlast.objectives.config import MASKED, MlmConfig
 from outlast.objectives.mlm import MaskedBatch, make_objective, mask_tokens
 from outlast.objectives.whole_words import choose_words
 
@@ -247,7 +247,8 @@ def test_the_training_step_takes_word_starts_and_says_where_they_lack() -> None:
     @jax.jit
     def loss(params: Any, batch: dict[str, Any]) -> Any:
         out = objective.loss(params, {}, batch, row_keys=keys_of(4), train=True)
-        return out.loss_sum, out.weight_sum
+        term = out.terms[MASKED]
+        return term.loss_sum, term.weight_sum
 
     batch = {"input_ids": jnp.asarray(ids), "attention_mask": jnp.asarray(ids != PAD, jnp.int8)}
     marked = {**batch, "word_starts": jnp.asarray(starts)}

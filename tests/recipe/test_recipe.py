@@ -136,6 +136,22 @@ def test_next_sentences_need_pairs_and_a_model_with_that_head() -> None:
         make_recipe({**both, "model": {}}, where="test")
 
 
+@pytest.mark.parametrize(
+    ("tables", "metric", "told"),
+    [
+        ({}, "acuracy", "no metric 'acuracy'; did you mean 'accuracy'"),
+        ({}, "next_sentence_loss", r"objective\.next_sentence = true"),
+        ({"stream": {"packing": "images"}}, "perplexity", "no metric 'perplexity'"),
+    ],
+)
+def test_a_metric_that_the_evaluations_have_not_is_refused(
+    tables: dict[str, Any], metric: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        make_run_recipe({**tables, "checkpoint": {"best_metric": metric}}, where="here")
+    assert caught.value.where == "checkpoint.best_metric"
+
+
 def test_whole_words_need_shards_that_tell_them() -> None:
     whole = {"objective": {"whole_words": True}}
     assert make_recipe(whole, where="here").shards.words == "pieces"

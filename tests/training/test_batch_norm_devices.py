@@ -13,7 +13,7 @@ import numpy as np
 from outlast.models.params import flatten
 from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
 from outlast.objectives.classify import ClassifyObjective
-from outlast.objectives.config import ClassifyConfig
+from outlast.objectives.config import CLASSES, ClassifyConfig
 from outlast.training.config import OptimizerConfig
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.state import initial_state
@@ -46,7 +46,9 @@ def step_on(num_devices: int) -> dict[str, Any]:
     state = initial_state(objective.param_table, optimizer, 0, objective.state_table)
     state, measured = step(placed(state), placed(batch, "data"))
     arrays = flatten({"params": state.params, "statistics": state.model_state})
-    return {"loss": float(measured.loss_sum)} | {name: np.asarray(x).tolist() for name, x in arrays.items()}
+    return {"loss": float(measured.terms[CLASSES].loss_sum)} | {
+        name: np.asarray(x).tolist() for name, x in arrays.items()
+    }
 
 
 def test_four_devices_make_the_step_of_one() -> None:

@@ -11,22 +11,29 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import Array
 
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.lineage import CommitKey
 from outlast.checkpoint.restore import restore_newest
 from outlast.checkpoint.save import CheckpointWriter
+from outlast.objectives.config import MASKED, MlmConfig
+from outlast.objectives.loss import LossTerm
 from outlast.storage import LocalStore
 from outlast.training.evaluate import HeldOutSource
 from outlast.training.evaluations import RunEvaluations
 from outlast.training.ranking import Ranking, read_evaluations
 from outlast.training.state import TrainState
-from outlast.training.step import EvaluationStep, Measured
+from outlast.training.step import EvaluationStep
 
 CONFIG = CheckpointConfig()
 ONE = jnp.ones([])
 BATCH = {"example_weights": np.ones(2)}
+
+
+def masked(loss: Array) -> dict[str, LossTerm]:
+    return {MASKED: LossTerm(loss, ONE, {"accuracy": ONE})}
 
 
 class Life:
@@ -43,7 +50,7 @@ class Life:
             total_steps=12,
             interval_steps=4,
             evaluation_step=EvaluationStep(
-                lambda params, model_state, batch: Measured(params["loss"], ONE, ONE, ONE, ONE, {}), True
+                lambda params, model_state, batch: masked(params["loss"]), MlmConfig().report
             ),
             held_out=lambda step: [HeldOutSource(None, [BATCH] * num_batches)],
             ranking=Ranking(),
@@ -164,8 +171,7 @@ def test_a_loss_that_is_not_finite_is_neither_kept_nor_ranked(
         total_steps=40,
         interval_steps=10,
         evaluation_step=EvaluationStep(
-            lambda params, model_state, batch: Measured(jnp.float32(batch["loss"]), ONE, ONE, ONE, ONE, {}),
-            True,
+            lambda params, model_state, batch: masked(jnp.float32(batch["loss"])), MlmConfig().report
         ),
         held_out=held_out,
         ranking=Ranking(),

@@ -9,6 +9,8 @@ import pytest
 
 from outlast.errors import RunError, StoreUnreachable
 from outlast.logs import ProgressLine
+from outlast.objectives.config import MASKED, MlmConfig
+from outlast.objectives.loss import LossTerm
 from outlast.storage import Chunks, LocalStore
 from outlast.training.metrics import MetricsFile, Place, StepMeter
 from outlast.training.step import Measured
@@ -23,8 +25,8 @@ class Clock:
 
 
 def measured(loss: float, grad_norm: float = 1.0) -> Measured:
-    values = (loss * 4.0, 4.0, 2.0, grad_norm, 0.1)
-    return Measured(*(jnp.float32(value) for value in values), further={})
+    loss_sum, weight, correct, norm, rate = map(jnp.float32, (loss * 4.0, 4.0, 2.0, grad_norm, 0.1))
+    return Measured({MASKED: LossTerm(loss_sum, weight, {"accuracy": correct})}, norm, rate)
 
 
 def make_meter(folder: Path, clock: Clock, *, interval_steps: int = 2, start_step: int = 0) -> StepMeter:
@@ -34,6 +36,7 @@ def make_meter(folder: Path, clock: Clock, *, interval_steps: int = 2, start_ste
         start_step=start_step,
         place_of=lambda step: Place(8 * step, 80 * step, step / 4, {}),
         interval_steps=interval_steps,
+        report=MlmConfig().report,
         clock=clock,
     )
 

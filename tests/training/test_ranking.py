@@ -2,20 +2,13 @@
 
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from outlast.errors import ConfigError
 from outlast.stream.config import StreamConfig
-from outlast.training.config import METRICS, PAIR_METRICS, PhaseConfig, TrainingConfig, check_metric
-from outlast.training.evaluate import evaluate
+from outlast.training.config import PhaseConfig, TrainingConfig
 from outlast.training.phase_plan import plan_phases
 from outlast.training.ranking import Ranking
-from outlast.training.state import TrainState
-from outlast.training.step import EvaluationStep, Measured
 
-ONE = jnp.ones([])
 EVALUATIONS = {
     10: {"loss": 1.0, "accuracy": 0.2},
     20: {"loss": 2.0, "accuracy": 0.9},
@@ -51,26 +44,3 @@ def test_an_evaluation_without_the_metric_does_not_rank(wrong: Any) -> None:
         40,
         10,
     ]
-
-
-@pytest.mark.parametrize("next_sentence", [False, True])
-def test_the_metrics_are_those_that_an_evaluation_has(next_sentence: bool) -> None:
-    further: dict[str, Any] = {"next_sentence": (ONE, ONE, ONE)} if next_sentence else {}
-    made = evaluate(
-        EvaluationStep(lambda params, model_state, batch: Measured(ONE, ONE, ONE, ONE, ONE, further), True),
-        TrainState(jnp.int32(0), {}, {}, ()),
-        [{"example_weights": np.ones(2)}],
-    )
-    assert made is not None
-    names = {name for name in made if not name.startswith("num_")}
-    assert names == {*METRICS, *(PAIR_METRICS if next_sentence else ())}
-    for name in names:
-        check_metric(name, next_sentence=next_sentence)
-
-
-def test_a_metric_that_there_is_not_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="no metric 'acuracy'; did you mean 'accuracy'") as caught:
-        check_metric("acuracy", next_sentence=False)
-    assert caught.value.where == "checkpoint.best_metric"
-    with pytest.raises(ConfigError, match=r"objective\.next_sentence = true"):
-        check_metric("next_sentence_loss", next_sentence=False)

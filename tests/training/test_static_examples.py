@@ -13,7 +13,7 @@ from outlast.errors import ConfigError
 from outlast.interchange.import_tfrecord import ImportConfig, import_tfrecord
 from outlast.models.config import FAMILIES, ModelConfig, resolve_model
 from outlast.models.randomness import fold, row_keys
-from outlast.objectives.config import MlmConfig
+from outlast.objectives.config import MASKED, MlmConfig
 from outlast.objectives.mlm import MlmObjective, given_masks, make_objective
 from outlast.recipe import make_recipe
 from outlast.run.parts import assemble
@@ -57,7 +57,8 @@ def measure(parts: tuple[MlmObjective, Any, Any], batch: dict[str, Any]) -> tupl
     """Loss, weight and gradient norm of the first step."""
     _, step, state = parts
     _, measured = step(state(), batch)
-    return float(measured.loss_sum), float(measured.weight_sum), float(measured.grad_norm)
+    term = measured.terms[MASKED]
+    return float(term.loss_sum), float(term.weight_sum), float(measured.grad_norm)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_the_loss_is_that_of_the_same_masks_made_on_the_device(
     params = state().params
     rows = {name: jax.numpy.asarray(array) for name, array in pair_rows(ROWS).items()}
     keys = row_keys(0, "train", 0, jax.numpy.arange(ROWS))
-    loss = jax.jit(lambda batch: objective.loss(params, {}, batch, row_keys=keys, train=False))
+    loss = jax.jit(lambda batch: objective.loss(params, {}, batch, row_keys=keys, train=False).terms[MASKED])
     drawn = loss(rows)
     masked = objective.mask(rows["input_ids"], rows["attention_mask"], fold(keys, "masks"))
     static = {
@@ -117,7 +118,7 @@ def test_an_evaluation_counts_each_record_once(
     batches = list(TokenStream(config, seed=0).evaluation_batches())
     assert [len(batch["input_ids"]) for batch in batches] == [3, 3, 3]
     params = state().params
-    weight = sum(float(evaluation_step(params, {}, batch).weight_sum) for batch in batches)
+    weight = sum(float(evaluation_step.terms_of(params, {}, batch)[MASKED].weight_sum) for batch in batches)
     assert weight == masked_rows(ROWS)["masked_weights"].sum()
 
 

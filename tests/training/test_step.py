@@ -8,10 +8,11 @@ import pytest
 
 from outlast.errors import CheckpointError
 from outlast.models.config import ModelConfig, resolve_model
-from outlast.objectives.config import MlmConfig
+from outlast.objectives.config import MASKED, NEXT_SENTENCE, MlmConfig
+from outlast.objectives.loss import mean_loss
 from outlast.objectives.mlm import make_objective
 from outlast.training.config import OptimizerConfig
-from outlast.training.evaluate import evaluate
+from outlast.training.evaluate import HeldOutSource, evaluate_sources
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.state import TrainState, initial_state, restore_state, restore_tree, snapshot
 from outlast.training.step import TrainStep, make_evaluation_step, make_train_step
@@ -68,11 +69,12 @@ def test_microbatches_change_rounding_only(next_sentence: bool) -> None:
         state, step, _ = make_parts(num_microbatches, next_sentence=next_sentence)
         state, _ = step(state, make_batch(0))
         state, measured = step(state, make_batch(1))
-        results.append({**snapshot(state), "loss": measured.loss_sum, "weight": measured.weight_sum})
-        if next_sentence:
-            results[-1] |= measured.further["next_sentence"]._asdict()
+        assert set(measured.terms) == {MASKED, *([NEXT_SENTENCE] if next_sentence else [])}
+        results.append(snapshot(state))
+        for name, term in measured.terms.items():
+            results[-1] |= {f"{name} loss": term.loss_sum, f"{name} weight": term.weight_sum}
     for other in results[1:]:
-        assert other["weight"] == results[0]["weight"]  # the same masks
+        assert other["mlm weight"] == results[0]["mlm weight"]  # the same masks
         for name, value in results[0].items():
             np.testing.assert_allclose(other[name], value, rtol=2e-3, atol=2e-5, err_msg=name)
 
@@ -90,7 +92,7 @@ def test_masks_differ_between_steps() -> None:
     state, first = step(state, make_batch(0))
     again = restore_state({**frozen, "step": np.array(1, np.int32), **counts(frozen, 1)}, state)
     _, second = step(again, make_batch(0))
-    assert float(first.loss_sum) != float(second.loss_sum)
+    assert float(mean_loss(first.terms)) != float(mean_loss(second.terms))
 
 
 def counts(arrays: dict[str, Any], value: int) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def test_the_step_counts_and_the_loss_falls() -> None:
     losses: list[float] = []
     for _ in range(60):
         state, measured = step(state, make_batch(0))
-        losses.append(float(measured.loss_sum / measured.weight_sum))
+        losses.append(float(mean_loss(measured.terms)))
     assert int(state.step) == 60
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.3
 
@@ -174,11 +176,14 @@ def test_an_evaluation_repeats_and_ignores_the_rows_that_fill_up() -> None:
             )
         return made
 
-    even, again, uneven = (evaluate(step, state, batches(size)) for size in (4, 4, 8))
+    def held_out(size: int) -> list[HeldOutSource]:
+        return [HeldOutSource(None, batches(size))]
+
+    even, again, uneven = (evaluate_sources(step, state, held_out(size)) for size in (4, 4, 8))
     assert even == again
     assert even is not None
     assert uneven is not None
     assert uneven["num_examples"] == 12
     assert uneven["num_predictions"] == even["num_predictions"]
     assert uneven["loss"] == pytest.approx(even["loss"], rel=1e-5)
-    assert evaluate(step, state, batches(4), stop=lambda: True) is None
+    assert evaluate_sources(step, state, held_out(4), stop=lambda: True) is None

@@ -9,13 +9,13 @@ import pytest
 
 from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.randomness import fold, row_keys
-from outlast.objectives.config import MlmConfig
+from outlast.objectives.config import MASKED, MlmConfig
 from outlast.objectives.mlm import make_objective
 from outlast.storage import LocalStore
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from outlast.training.config import OptimizerConfig
-from outlast.training.evaluate import evaluate
+from outlast.training.evaluate import HeldOutSource, evaluate_sources
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.state import initial_state
 from outlast.training.step import make_evaluation_step, make_train_step
@@ -51,12 +51,15 @@ def test_steps_and_evaluations_mask_whole_words(stream: TokenStream) -> None:
     measured: list[Any] = []
     for num_microbatches in (1, 2):
         step = make_train_step(objective, optimizer, schedule, seed=0, num_microbatches=num_microbatches)
-        measured.append(step(state(), batch)[1])
+        measured.append(step(state(), batch)[1].terms[MASKED])
     assert float(measured[0].weight_sum) == float(measured[1].weight_sum) == float(expected.weights.sum())
     np.testing.assert_allclose(measured[0].loss_sum, measured[1].loss_sum, rtol=1e-5)
 
     evaluation_step = make_evaluation_step(objective, seed=0)
-    results = [evaluate(evaluation_step, state(), stream.evaluation_batches()) for _ in range(2)]
+    results = [
+        evaluate_sources(evaluation_step, state(), [HeldOutSource(None, stream.evaluation_batches())])
+        for _ in range(2)
+    ]
     assert results[0] == results[1]
     assert results[0] is not None
     assert results[0]["num_examples"] == stream.num_examples
@@ -66,7 +69,7 @@ def test_steps_and_evaluations_mask_whole_words(stream: TokenStream) -> None:
         seed=0,
         word_starts=True,
     )
-    other = evaluate(evaluation_step, state(), alone.evaluation_batches())
+    other = evaluate_sources(evaluation_step, state(), [HeldOutSource(None, alone.evaluation_batches())])
     assert other is not None
     assert other["num_predictions"] == results[0]["num_predictions"]
     assert other["loss"] == pytest.approx(results[0]["loss"], rel=1e-5)

@@ -19,8 +19,9 @@ from outlast.models import resnet
 from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys
 from outlast.models.resnet_config import ResNetConfig
-from outlast.objectives.config import ClassifyConfig
-from outlast.objectives.loss import LossOutput, is_right, row_weights
+from outlast.objectives.config import CLASSES, ClassifyConfig
+from outlast.objectives.loss import LossOutput, LossTerm, is_right, row_weights
+from outlast.objectives.report import Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,8 @@ class ClassifyObjective:
     remat: bool
 
     @property
-    def predicts_tokens(self) -> bool:
-        return False
+    def report(self) -> Report:
+        return self.config.report
 
     @property
     def param_table(self) -> ParamTable:
@@ -84,12 +85,13 @@ class ClassifyObjective:
                 is_right(logits, batch["labels"]),
             )
         loss_sum, correct = jnp.sum(losses * weights), jnp.sum(right * weights)
-        return LossOutput(loss_sum, jnp.sum(weights), {"correct": correct}, after, {})
+        term = LossTerm(loss_sum, jnp.sum(weights), {"accuracy": correct})
+        return LossOutput({CLASSES: term}, after)
 
-    def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> tuple[Array, ...]:
+    def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> dict[str, Array]:
         """Return the summed weight of the rows."""
         del row_keys
-        return (jnp.sum(row_weights(batch)),)
+        return {CLASSES: jnp.sum(row_weights(batch))}
 
     def normalise(self, images: UInt8[Array, "b h w c"]) -> Float[Array, "b h w c"]:
         """Return pixels in units of the standard deviation about the mean of their channel."""

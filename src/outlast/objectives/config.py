@@ -6,6 +6,10 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from outlast.config import table
+from outlast.objectives.report import LOSS, Metric, Report, mean_of, perplexity_of
+
+MASKED, NEXT_SENTENCE, CLASSES = "mlm", "next_sentence", "classes"
+"""The terms of the losses, by name."""
 
 
 @table
@@ -47,6 +51,22 @@ class MlmConfig:
         derived = math.ceil(self.probability * sequence_length - 1e-9)
         return min(self.max_predictions or derived, sequence_length)
 
+    @property
+    def report(self) -> Report:
+        """What is reported; accuracy and perplexity are of the masked tokens."""
+        pairs = (
+            Metric("mlm_loss", mean_of(MASKED)),
+            Metric("next_sentence_loss", mean_of(NEXT_SENTENCE)),
+            Metric("next_sentence_accuracy", mean_of(NEXT_SENTENCE, "accuracy")),
+        )
+        metrics = (
+            LOSS,
+            Metric("accuracy", mean_of(MASKED, "accuracy")),
+            *(pairs if self.next_sentence else ()),
+            Metric("perplexity", perplexity_of(MASKED), of_evaluations=True),
+        )
+        return Report(unit="tokens", predictions=MASKED, metrics=metrics, best="loss")
+
 
 @table
 class ClassifyConfig:
@@ -58,3 +78,9 @@ class ClassifyConfig:
     """Of red, green and blue, from 0 to 1; taken off. The defaults are ImageNet's."""
     pixel_deviation: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.229, 0.224, 0.225)
     """The standard deviations that pixels are divided by."""
+
+    @property
+    def report(self) -> Report:
+        """What is reported. A class has no perplexity."""
+        metrics = (LOSS, Metric("accuracy", mean_of(CLASSES, "accuracy")))
+        return Report(unit="images", predictions=CLASSES, metrics=metrics, best="accuracy")

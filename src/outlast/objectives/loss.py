@@ -5,6 +5,7 @@ with the functions of ``Objective``; the step and the evaluation know no more of
 """
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -14,40 +15,45 @@ from jaxtyping import Float, Int
 
 from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys
+from outlast.objectives.report import Report
 
 
 class LossTerm(NamedTuple):
-    """One mean of a loss of several, as sums over the batch, float32."""
+    """One mean of a loss as sums over the batch, float32, so that parts and uneven data add up exactly."""
 
     loss_sum: Float[Array, ""]
     weight_sum: Float[Array, ""]
-    correct: Float[Array, ""]
+    scores: dict[str, Float[Array, ""]]
+    """Further sums of the same weight, by the name of their mean: ``accuracy``."""
 
 
 class LossOutput(NamedTuple):
-    """Sums over the batch, so that microbatches and uneven data add up exactly."""
+    """What a batch comes to."""
 
-    loss_sum: Float[Array, ""]
-    weight_sum: Float[Array, ""]
-    metrics: dict[str, Float[Array, ""]]
-    """Further sums, to be divided by ``weight_sum``: ``correct``."""
+    terms: dict[str, LossTerm]
+    """By name; the loss is the sum of their means."""
     model_state: dict[str, Any]
-    further: dict[str, LossTerm]
-    """Further means, by name: the loss is the sum of them all."""
 
-    @property
-    def sums(self) -> tuple[tuple[Array, Array], ...]:
-        """The summed loss and the summed weight of every mean."""
-        terms = self.further.values()
-        return (self.loss_sum, self.weight_sum), *((term.loss_sum, term.weight_sum) for term in terms)
+
+def mean_loss(terms: Mapping[str, LossTerm], weight_sums: Mapping[str, Array] | None = None) -> Array:
+    """Return the sum of the means of all terms; of a part of a batch its share.
+
+    Args:
+        weight_sums: of the whole batch, where the terms are of a part of it.
+    """
+    means = [
+        term.loss_sum / jnp.maximum(term.weight_sum if weight_sums is None else weight_sums[name], 1.0)
+        for name, term in terms.items()
+    ]
+    return reduce(jnp.add, means)
 
 
 class Objective(Protocol):
     """A loss on a model."""
 
     @property
-    def predicts_tokens(self) -> bool:
-        """Whether the first mean is over tokens of text, whose exponential is a perplexity."""
+    def report(self) -> Report:
+        """Its metrics, and what it counts in."""
         ...
 
     @property
@@ -72,8 +78,8 @@ class Objective(Protocol):
         """Return the loss of a batch as sums, and the model's state after it."""
         ...
 
-    def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> tuple[Array, ...]:
-        """Return the summed weight of every mean, in the order of ``LossOutput.sums``, without the model."""
+    def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> dict[str, Array]:
+        """Return the summed weight of every term of ``LossOutput.terms``, without the model."""
         ...
 
 

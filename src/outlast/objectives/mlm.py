@@ -27,9 +27,10 @@ from outlast.models.config import EncoderConfig
 from outlast.models.params import Params, ParamTable
 from outlast.models.randomness import RowKeys, fold, random_bits
 from outlast.models.remat import Remat
-from outlast.objectives.config import MlmConfig
-from outlast.objectives.loss import LossOutput, is_right, row_weights
-from outlast.objectives.next_sentence import NAME, next_sentence_term
+from outlast.objectives.config import MASKED, NEXT_SENTENCE, MlmConfig
+from outlast.objectives.loss import LossOutput, LossTerm, is_right, row_weights
+from outlast.objectives.next_sentence import next_sentence_term
+from outlast.objectives.report import Report
 from outlast.objectives.whole_words import choose_words
 
 NEVER_PREDICTED = ("pad", "cls", "sep", "mask", "unk")
@@ -63,8 +64,8 @@ class MlmObjective:
     attention_kernel: AttentionKernel
 
     @property
-    def predicts_tokens(self) -> bool:
-        return True
+    def report(self) -> Report:
+        return self.config.report
 
     @property
     def param_table(self) -> ParamTable:
@@ -123,17 +124,21 @@ class MlmObjective:
         weights = _weights(masked, batch)
         with jax.named_scope("loss"):
             loss_sum, correct = cross_entropy(logits, masked.labels, weights)
-        further = {NAME: next_sentence_term(params, hidden, batch)} if self.config.next_sentence else {}
-        return LossOutput(loss_sum, jnp.sum(weights), {"correct": correct}, model_state, further)
+        terms = {MASKED: LossTerm(loss_sum, jnp.sum(weights), {"accuracy": correct})}
+        if self.config.next_sentence:
+            terms[NEXT_SENTENCE] = next_sentence_term(params, hidden, batch)
+        return LossOutput(terms, model_state)
 
-    def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> tuple[Array, ...]:
-        """Return the summed weight of every mean, in the order of ``LossOutput.sums``, without the model.
+    def weight_sums(self, batch: Mapping[str, Array], *, row_keys: RowKeys) -> dict[str, Array]:
+        """Return the summed weight of every term, without the model.
 
         A batch that is computed in parts needs them before the first part: each part's share of the gradient
         is divided by the weight of the whole.
         """
-        masked = jnp.sum(_weights(self._masked(batch, row_keys), batch))
-        return (masked, jnp.sum(row_weights(batch))) if self.config.next_sentence else (masked,)
+        sums = {MASKED: jnp.sum(_weights(self._masked(batch, row_keys), batch))}
+        if self.config.next_sentence:
+            sums[NEXT_SENTENCE] = jnp.sum(row_weights(batch))
+        return sums
 
     def _masked(self, batch: Mapping[str, Array], row_keys: RowKeys) -> MaskedBatch:
         """Hide tokens, or take the masks that came with the examples."""

@@ -20,7 +20,6 @@ from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params
 from outlast.objectives.loss import LossTerm, is_right, row_weights
 
-NAME = "next_sentence"
 LABEL = "next_sentence_label"
 
 
@@ -46,4 +45,4 @@ def next_sentence_term(params: Params, hidden: Float[Array, "b l d"], batch: Map
     labels = batch[LABEL].astype(jnp.int32)
     losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)[:, 0]
     right, weights = is_right(logits, labels), row_weights(batch)
-    return LossTerm(jnp.sum(losses * weights), jnp.sum(weights), jnp.sum(right * weights))
+    return LossTerm(jnp.sum(losses * weights), jnp.sum(weights), {"accuracy": jnp.sum(right * weights)})

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.cleaning.config import CleaningConfig
-from outlast.config import apply_overrides, build, read_toml, resolve_locations, table
+from outlast.config import apply_overrides, build, nearest, read_toml, resolve_locations, table
 from outlast.corpus.config import CorpusConfig
 from outlast.errors import ConfigError
 from outlast.images.config import ImageStreamConfig
@@ -23,7 +23,7 @@ from outlast.objectives.config import ClassifyConfig, MlmConfig
 from outlast.shards.config import ShardsConfig
 from outlast.stream.order import check_divides
 from outlast.tokenizer.config import TokenizerConfig
-from outlast.training.config import OptimizerConfig, TrainingConfig, check_metric
+from outlast.training.config import OptimizerConfig, TrainingConfig
 from outlast.training.phase_plan import Phase, plan_phases, source_shares
 
 
@@ -141,7 +141,7 @@ def make_image_recipe(data: dict[str, Any], *, where: str, overrides: Sequence[s
             remedy="leave one of the two out; --set training.epochs=0.1 makes a run short",
         )
     resolve_resnet(recipe.model, num_classes=2)  # only the data tells how many there are
-    checkpoint = _with_metric(recipe.checkpoint, "accuracy", next_sentence=False)
+    checkpoint = _with_metric(recipe.checkpoint, recipe.objective)
     return replace(recipe, checkpoint=checkpoint)
 
 
@@ -231,13 +231,21 @@ def make_recipe(data: dict[str, Any], *, where: str, overrides: Sequence[str] = 
             where="objective.separate_documents",
             remedy='leave it out, or set stream.packing to "blocks"',
         )
-    checkpoint = _with_metric(recipe.checkpoint, "loss", next_sentence=recipe.objective.next_sentence)
+    checkpoint = _with_metric(recipe.checkpoint, recipe.objective)
     return replace(recipe, checkpoint=checkpoint)
 
 
-def _with_metric(checkpoint: CheckpointConfig, default: str, *, next_sentence: bool) -> CheckpointConfig:
-    metric = default if checkpoint.best_metric is None else checkpoint.best_metric
-    check_metric(metric, next_sentence=next_sentence)
+def _with_metric(checkpoint: CheckpointConfig, objective: MlmConfig | ClassifyConfig) -> CheckpointConfig:
+    """Return the table with the metric that says which checkpoint is the best. Raises ConfigError."""
+    report = objective.report
+    metric = report.best if checkpoint.best_metric is None else checkpoint.best_metric
+    if metric not in report.names:
+        raise ConfigError(
+            f"The evaluations of this run have no metric {metric!r}{nearest(metric, report.names)}",
+            where="checkpoint.best_metric",
+            expected=", ".join(report.names),
+            remedy="choose one of these; those of next sentences come with objective.next_sentence = true",
+        )
     return replace(checkpoint, best_metric=metric)
 
 

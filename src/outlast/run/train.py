@@ -198,7 +198,7 @@ def _train(
         start_step=start_step,
         place_of=phases.place_of,
         interval_steps=recipe.training.log_interval_steps,
-        unit="images" if isinstance(recipe, ImageRecipe) else "tokens",
+        report=parts.objective.report,
     )
     state = train(
         state,

@@ -5,13 +5,7 @@ from typing import Literal
 import pydantic
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from outlast.config import Location, Operation, nearest, table
-from outlast.errors import ConfigError
-
-METRICS = ("loss", "accuracy", "perplexity")
-"""Of every evaluation: what checkpoint.best_metric may name."""
-PAIR_METRICS = ("mlm_loss", "next_sentence_loss", "next_sentence_accuracy")
-"""Of an evaluation with next-sentence prediction, beside ``METRICS``."""
+from outlast.config import Location, Operation, table
 
 
 @table
@@ -106,18 +100,3 @@ class TrainingConfig:
     The verb evaluate reads all."""
     compilation_cache_dir: Location[Operation[str | None]] = "~/.cache/outlast/compilation"
     """Where compiled programs are kept, so that a restart need not compile again."""
-
-
-def check_metric(metric: str, *, next_sentence: bool) -> None:
-    """Raise ConfigError where the evaluations of a run do not have a metric."""
-    known = (*METRICS, *(PAIR_METRICS if next_sentence else ()))
-    if metric in known:
-        return
-    raise ConfigError(
-        f"The evaluations of this run have no metric {metric!r}{nearest(metric, known)}",
-        where="checkpoint.best_metric",
-        expected=", ".join(known),
-        remedy="train with objective.next_sentence = true, or choose one of these"
-        if metric in PAIR_METRICS
-        else "choose one of these",
-    )

@@ -110,7 +110,10 @@ class RunEvaluations:
 
 
 def _in_words(result: dict[str, float]) -> str:
-    words = f"held-out loss {result['loss']:.4f}, accuracy {100 * result['accuracy']:.1f}%"
-    if "next_sentence_accuracy" in result:
-        words += f", of next sentences {100 * result['next_sentence_accuracy']:.1f}%"
-    return f"{words}, over {result['num_examples']} examples"
+    words = [f"held-out loss {result['loss']:.4f}"]
+    words += [
+        f"{name.replace('_', ' ')} {100 * value:.1f}%"
+        for name, value in result.items()
+        if name.endswith("accuracy")
+    ]
+    return f"{', '.join(words)}, over {result['num_examples']} examples"

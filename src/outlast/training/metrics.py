@@ -19,8 +19,8 @@ import jax
 
 from outlast.errors import RunError, StorageError
 from outlast.logs import ProgressLine, format_count, log
+from outlast.objectives.report import Report, Sums
 from outlast.storage import Store
-from outlast.training.evaluate import Sums
 from outlast.training.step import Measured
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class StepMeter:
         start_step: completed steps at the start of the attempt.
         place_of: how much of the data is consumed after so many steps.
         interval_steps: steps between two lines.
-        unit: what ``Place.tokens`` counts.
+        report: what a line says of the loss, and what ``Place.tokens`` counts.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class StepMeter:
         start_step: int,
         place_of: Callable[[int], Place],
         interval_steps: int,
-        unit: str = "tokens",
+        report: Report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.file = file
         self.progress = progress
         self.place_of = place_of
         self.interval_steps = interval_steps
-        self.unit = unit
+        self.report = report
         self.clock = clock
         self._in_flight: list[tuple[int, Measured]] = []
         self._interval = Sums()
@@ -156,15 +156,15 @@ class StepMeter:
     def _fetch(self, step: int, measured: Measured) -> None:
         host: Measured = jax.device_get(measured)
         alone = Sums()
-        alone.add(host)
-        loss, grad_norm = alone.mean_fields()["loss"], float(host.grad_norm)
+        alone.add(host.terms)
+        loss, grad_norm = alone.loss, float(host.grad_norm)
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise RunError(
                 f"The loss of step {step} is {loss}, the norm of its gradient {grad_norm}.",
                 remedy="lower optimizer.learning_rate or clip_norm; the checkpoints before it are sound",
             )
         log.debug("step %d: loss %.4f", step, loss)
-        self._interval.add(host)
+        self._interval.add_sums(alone)
         self._newest = host
         self._fetched_step = step
         if step % self.interval_steps == 0:
@@ -174,24 +174,24 @@ class StepMeter:
         seconds = max(self.clock() - self._interval_began, 1e-9)
         assert self._newest is not None, "a line stands for at least one step"
         before, now = self.place_of(self._last_step), self.place_of(step)
-        fields = self._interval.mean_fields()
+        unit, loss = self.report.unit, self._interval.loss
         record: dict[str, Any] = {
             "step": step,
-            **fields,
+            **self.report.of_steps(self._interval),
             "grad_norm": float(self._newest.grad_norm),
             "learning_rate": float(self._newest.learning_rate),
             "epoch": round(now.epoch, 4),
             "examples_per_second": round((now.examples - before.examples) / seconds, 2),
-            f"{self.unit}_per_second": round((now.tokens - before.tokens) / seconds, 1),
+            f"{unit}_per_second": round((now.tokens - before.tokens) / seconds, 1),
             "waiting_share": round(self._waited / seconds, 4),
             "time": round(time.time(), 3),
         }
         if now.source_epochs:
             record["source_epochs"] = {name: round(epoch, 4) for name, epoch in now.source_epochs.items()}
         self.file.write(record)
-        self.last_loss = fields["loss"]
-        rate = f"{format_count(record[f'{self.unit}_per_second'])} {self.unit}/s"
+        self.last_loss = loss
+        rate = f"{format_count(record[f'{unit}_per_second'])} {unit}/s"
         rate += f", waiting {record['waiting_share']:.0%}"
-        self.progress.update(now.tokens, f"step {step}, loss {fields['loss']:.3f}, {rate}")
+        self.progress.update(now.tokens, f"step {step}, loss {loss:.3f}, {rate}")
         self._interval, self._newest, self._waited = Sums(), None, 0.0
         self._interval_began, self._last_step = self.clock(), step

@@ -6,8 +6,6 @@ nothing else. Masks and dropout are keyed by (seed, step, global row).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +16,8 @@ from jaxtyping import Float
 
 from outlast.models.params import Params
 from outlast.models.randomness import row_keys
-from outlast.objectives.loss import LossOutput, LossTerm, Objective
+from outlast.objectives.loss import LossOutput, LossTerm, Objective, mean_loss
+from outlast.objectives.report import Report
 from outlast.training.optimizer import Schedule
 from outlast.training.state import TrainState
 
@@ -27,30 +26,23 @@ Batch = Mapping[str, Any]
 
 
 class Measured(NamedTuple):
-    """What a step or an evaluation batch measured: float32 scalars on the device; sums over predictions."""
+    """What a step measured: float32 scalars on the device."""
 
-    loss_sum: Float[Array, ""]
-    weight_sum: Float[Array, ""]
-    correct: Float[Array, ""]
+    terms: dict[str, LossTerm]
+    """Of the loss, by name."""
     grad_norm: Float[Array, ""]
     learning_rate: Float[Array, ""]
-    further: dict[str, LossTerm]
-    """Sums of further means of the loss, by name."""
 
 
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Measured]]
 
 
-@dataclass(frozen=True)
-class EvaluationStep:
-    """The compiled evaluation of a batch, by parameters, model state and batch."""
+class EvaluationStep(NamedTuple):
+    """The evaluation of a batch, and what is reported of it."""
 
-    compiled: Callable[[Params, dict[str, Any], Batch], Measured]
-    predicts_tokens: bool
-    """Whether the first mean is over tokens of text."""
-
-    def __call__(self, params: Params, model_state: dict[str, Any], batch: Batch) -> Measured:
-        return self.compiled(params, model_state, batch)
+    terms_of: Callable[[Params, dict[str, Any], Batch], dict[str, LossTerm]]
+    """Compiled: the terms of the loss by parameters, model state and batch."""
+    report: Report
 
 
 def make_train_step(
@@ -67,25 +59,22 @@ def make_train_step(
         num_microbatches: must divide the batch; the parts are computed one after the other.
     """
 
-    def mean_loss(
-        params: Params, state: TrainState, rows: Array, batch: Batch, weight_sums: tuple[Array, ...] | None
+    def loss(
+        params: Params, state: TrainState, rows: Array, batch: Batch, weight_sums: dict[str, Array] | None
     ) -> tuple[Array, LossOutput]:
         """Return the loss of a batch; of a part of it its share, where the weights of the whole are given."""
         keys = row_keys(seed, "train", state.step, rows)
         output = objective.loss(params, state.model_state, batch, row_keys=keys, train=True)
-        loss_sums, own = zip(*output.sums, strict=True)
-        weights = own if weight_sums is None else weight_sums
-        means = [loss / _at_least_one(weight) for loss, weight in zip(loss_sums, weights, strict=True)]
-        return reduce(jnp.add, means), output
+        return mean_loss(output.terms, weight_sums), output
 
-    gradient = jax.grad(mean_loss, has_aux=True)
+    gradient = jax.grad(loss, has_aux=True)
 
     def accumulate(state: TrainState, batch: Batch) -> tuple[Params, LossOutput]:
         """Return the gradient of the mean loss, and sums over the batch."""
         rows = jnp.arange(jax.tree.leaves(batch)[0].shape[0], dtype=jnp.int32)
         if num_microbatches == 1:
             return gradient(state.params, state, rows, batch, None)
-        # Each mean has its own weight, so the parts' losses are divided before they are added up, not their
+        # Each term has its own weight, so the parts' losses are divided before they are added up, not their
         # gradients afterwards. The weights follow from the masks alone, which cost next to nothing.
         keys = row_keys(seed, "train", state.step, rows)
         weight_sums = objective.weight_sums(batch, row_keys=keys)
@@ -105,14 +94,7 @@ def make_train_step(
         gradients, output = accumulate(state, batch)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
-        measured = Measured(
-            output.loss_sum,
-            output.weight_sum,
-            output.metrics["correct"],
-            optax.tree.norm(gradients),
-            schedule(state.step),
-            output.further,
-        )
+        measured = Measured(output.terms, optax.tree.norm(gradients), schedule(state.step))
         return TrainState(state.step + 1, params, output.model_state, opt_state), measured
 
     return jax.jit(train_step, donate_argnums=0)
@@ -121,16 +103,8 @@ def make_train_step(
 def make_evaluation_step(objective: Objective, *, seed: int) -> EvaluationStep:
     """Return the compiled evaluation of a batch: no dropout, masks keyed by (seed, example index)."""
 
-    def evaluation_step(params: Params, model_state: dict[str, Any], batch: Batch) -> Measured:
+    def evaluation_step(params: Params, model_state: dict[str, Any], batch: Batch) -> dict[str, LossTerm]:
         keys = row_keys(seed, "evaluate", 0, batch["example_index"])
-        output = objective.loss(params, model_state, batch, row_keys=keys, train=False)
-        zero = jnp.zeros([], jnp.float32)
-        return Measured(
-            output.loss_sum, output.weight_sum, output.metrics["correct"], zero, zero, output.further
-        )
+        return objective.loss(params, model_state, batch, row_keys=keys, train=False).terms
 
-    return EvaluationStep(jax.jit(evaluation_step), objective.predicts_tokens)
-
-
-def _at_least_one(weight: Array) -> Array:
-    return jnp.maximum(weight, 1.0)
+    return EvaluationStep(jax.jit(evaluation_step), objective.report)
