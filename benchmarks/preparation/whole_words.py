@@ -23,16 +23,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.randomness import row_keys
 from outlast.objectives.config import MlmConfig
-from outlast.objectives.mlm import MaskedBatch, make_objective, mask_tokens
+from outlast.objectives.mlm import MaskedBatch, mask_tokens
+from outlast.recipe import make_recipe
+from outlast.run.assemble import make_learner
+from outlast.run.kind import DataFacts
 from outlast.shards.describe import describe_manifest
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
-from outlast.training.config import OptimizerConfig
-from outlast.training.optimizer import decays, make_optimizer, make_schedule
-from outlast.training.state import initial_state
 from outlast.training.step import make_train_step
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -140,16 +139,15 @@ def show_cost(rows: int, length: int, rounds: int) -> None:
 def show_step(rows: int, length: int, rounds: int) -> None:
     """Print what whole words cost in a step."""
     batches = [jax.device_put(make_batch(number, rows, length)) for number in range(4)]
-    encoder = resolve_model(
-        ModelConfig(preset="base"), vocab_size=VOCAB_SIZE, special_ids=SPECIAL_IDS, sequence_length=length
-    )
 
     def stepping(config: MlmConfig) -> Callable[[int], Any]:
-        objective = make_objective(encoder, config, special_ids=SPECIAL_IDS)
-        schedule = make_schedule(OptimizerConfig(), 1000)
-        optimizer = make_optimizer(OptimizerConfig(), schedule, decays(objective.param_table))
-        state = initial_state(objective.param_table, optimizer, 0)
-        step = make_train_step(objective, optimizer, schedule, seed=0, num_microbatches=1)
+        tables = {"stream": {"sequence_length": length}, "objective": {"whole_words": config.whole_words}}
+        facts = DataFacts(vocab_size=VOCAB_SIZE, special_ids=SPECIAL_IDS)
+        learner = make_learner(make_recipe(tables, where="here"), facts)
+        state = learner.initial_state()
+        step = make_train_step(
+            learner.objective, learner.optimizer, learner.schedule, seed=0, num_microbatches=1
+        )
 
         def run(number: int) -> None:
             nonlocal state

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from outlast.objectives.loss import mean_loss
 from outlast.recipe import read_recipe
-from outlast.run.parts import assemble
-from outlast.training.state import initial_state
+from outlast.run.assemble import assemble
 from outlast.training.step import make_train_step
 
 
@@ -23,9 +22,11 @@ def losses(recipe: str, manifest: str, dtype: str) -> Iterator[float]:
     """Yield the mean loss of each step, from the first one on."""
     overrides = (f'stream.manifest="{manifest}"', f'training.compute_dtype="{dtype}"')
     parts = assemble(read_recipe(Path(recipe), overrides))
-    seed = parts.recipe.training.seed
-    state = initial_state(parts.objective.param_table, parts.optimizer, seed)
-    step = make_train_step(parts.objective, parts.optimizer, parts.schedule, seed=seed, num_microbatches=1)
+    learner = parts.learner
+    state = learner.initial_state()
+    step = make_train_step(
+        learner.objective, learner.optimizer, learner.schedule, seed=learner.seed, num_microbatches=1
+    )
     for number in itertools.count():
         state, measured = step(state, parts.stream.batch(number))
         yield float(mean_loss(measured.terms))

@@ -43,17 +43,12 @@ from cuda_targets import GPUS, lowering_for, topology_of
 from jax.experimental import topologies
 from step_formula import Estimate, estimate_encoder, estimate_resnet
 
-from outlast.models.config import FAMILIES, ModelConfig, resolve_model
+from outlast.models.config import ModelConfig
 from outlast.models.params import count
 from outlast.models.remat import Remat
-from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
-from outlast.objectives.classify import ClassifyObjective
-from outlast.objectives.config import ClassifyConfig, MlmConfig
-from outlast.objectives.loss import Objective
-from outlast.objectives.mlm import make_objective
-from outlast.training.config import OptimizerConfig
-from outlast.training.optimizer import decays, make_optimizer, make_schedule
-from outlast.training.state import initial_state
+from outlast.recipe import make_recipe
+from outlast.run.assemble import make_learner
+from outlast.run.kind import DataFacts, Learner
 from outlast.training.step import make_train_step
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -61,76 +56,72 @@ GIB = 2**30
 
 
 class Case(NamedTuple):
-    """What is compiled: an objective, how it is trained, the shapes of a batch, and the formula's figures."""
+    """What is compiled: what learns, the shapes of a batch, and the formula's figures."""
 
-    objective: Objective
-    optimizer: OptimizerConfig
+    learner: Learner[Any]
     batch: dict[str, jax.ShapeDtypeStruct]
     estimate: Estimate
 
 
+def learner_of(arguments: argparse.Namespace, facts: DataFacts, **tables: dict[str, Any]) -> Learner[Any]:
+    training = {name: getattr(arguments, name) for name in ("compute_dtype", "remat", "attention_kernel")}
+    tables["stream"]["global_batch_size"] = arguments.rows
+    return make_learner(make_recipe({"training": training, **tables}, where="the command line"), facts)
+
+
 def encoder_case(arguments: argparse.Namespace) -> Case:
-    encoder = resolve_model(
-        ModelConfig(
-            architecture=arguments.architecture,
-            preset=arguments.preset or "base",
-            num_layers=arguments.num_layers,
-            attention=arguments.attention,
-            max_positions=max(ModelConfig().max_positions, arguments.length),
-        ),
-        vocab_size=arguments.vocab_size,
-        special_ids=SPECIAL_IDS,
-        sequence_length=arguments.length,
-    )
-    config = MlmConfig(mask_probability=FAMILIES[encoder.architecture].mask_probability)
-    objective = make_objective(
-        encoder,
-        config,
-        special_ids=SPECIAL_IDS,
-        compute_dtype=jnp.dtype(arguments.compute_dtype),
-        remat=arguments.remat,
-        attention_kernel=arguments.attention_kernel,
-    )
     shape = (arguments.rows, arguments.length)
+    learner = learner_of(
+        arguments,
+        DataFacts(vocab_size=arguments.vocab_size, special_ids=SPECIAL_IDS),
+        stream={"sequence_length": arguments.length},
+        model={
+            "architecture": arguments.architecture,
+            "preset": arguments.preset or "base",
+            "num_layers": arguments.num_layers,
+            "attention": arguments.attention,
+            "max_positions": max(ModelConfig().max_positions, arguments.length),
+        },
+    )
     batch = {
         "input_ids": jax.ShapeDtypeStruct(shape, jnp.int32),
         "attention_mask": jax.ShapeDtypeStruct(shape, jnp.int8),
     }
     estimate = estimate_encoder(
-        encoder,
+        learner.objective.model,
         rows=arguments.rows,
         length=arguments.length,
-        predictions=config.num_predictions(arguments.length),
-        num_parameters=count(objective.param_table),
+        predictions=learner.objective.config.num_predictions(arguments.length),
+        num_parameters=count(learner.objective.param_table),
         remat=arguments.remat,
     )
-    return Case(objective, OptimizerConfig(), batch, estimate)
+    return Case(learner, batch, estimate)
 
 
 def resnet_case(arguments: argparse.Namespace) -> Case:
-    model = resolve_resnet(ResNetModelConfig(preset=arguments.preset or "resnet50"), num_classes=1000)
-    objective = ClassifyObjective(
-        model=model,
-        config=ClassifyConfig(),
-        compute_dtype=jnp.dtype(arguments.compute_dtype),
-        remat=arguments.remat == "layer",
-    )
     rows, size = arguments.rows, arguments.image_size
+    learner = learner_of(
+        arguments,
+        DataFacts(num_classes=1000),
+        stream={"packing": "images"},
+        model={"preset": arguments.preset or "resnet50"},
+        optimizer={"name": "sgd"},
+    )
     batch = {
         "images": jax.ShapeDtypeStruct((rows, size, size, 3), jnp.uint8),
         "labels": jax.ShapeDtypeStruct((rows,), jnp.int32),
     }
-    estimate = estimate_resnet(model, rows=rows, image_size=size, remat=arguments.remat)
-    return Case(objective, OptimizerConfig(name="sgd"), batch, estimate)
+    estimate = estimate_resnet(learner.objective.model, rows=rows, image_size=size, remat=arguments.remat)
+    return Case(learner, batch, estimate)
 
 
 def trace_step(case: Case, device: Any) -> Any:
     """Return the traced step on a device; state and batch are shapes."""
-    objective, config = case.objective, case.optimizer
-    schedule = make_schedule(config, 1000)
-    optimizer = make_optimizer(config, schedule, decays(objective.param_table))
-    step: Any = make_train_step(objective, optimizer, schedule, seed=0, num_microbatches=1)
-    state = jax.eval_shape(lambda: initial_state(objective.param_table, optimizer, 0, objective.state_table))
+    learner = case.learner
+    step: Any = make_train_step(
+        learner.objective, learner.optimizer, learner.schedule, seed=learner.seed, num_microbatches=1
+    )
+    state = jax.eval_shape(learner.initial_state)
     if device is None:
         return step.trace(state, case.batch)
     sharding = jax.sharding.SingleDeviceSharding(device)

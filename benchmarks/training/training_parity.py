@@ -23,8 +23,8 @@ from outlast.models.params import flatten
 from outlast.models.randomness import fold, row_keys
 from outlast.objectives.loss import mean_loss
 from outlast.recipe import Recipe, read_recipe
-from outlast.run.parts import Parts, assemble
-from outlast.training.state import initial_state
+from outlast.run.assemble import assemble
+from outlast.run.text import TextParts
 from outlast.training.step import make_train_step
 
 
@@ -34,11 +34,13 @@ def read_without_dropout(recipe: Path, manifest: str, overrides: tuple[str, ...]
     return read_recipe(recipe, (*overrides, *zero))
 
 
-def our_losses(parts: Parts, num_steps: int) -> list[float]:
+def our_losses(parts: TextParts, num_steps: int) -> list[float]:
     """Return the mean loss of each of the first steps, trained by Outlast."""
-    seed = parts.recipe.training.seed
-    state = initial_state(parts.objective.param_table, parts.optimizer, seed)
-    step = make_train_step(parts.objective, parts.optimizer, parts.schedule, seed=seed, num_microbatches=1)
+    learner = parts.learner
+    state = learner.initial_state()
+    step = make_train_step(
+        learner.objective, learner.optimizer, learner.schedule, seed=learner.seed, num_microbatches=1
+    )
     losses: list[float] = []
     for number in range(num_steps):
         state, measured = step(state, parts.stream.batch(number))
@@ -46,7 +48,7 @@ def our_losses(parts: Parts, num_steps: int) -> list[float]:
     return losses
 
 
-def their_losses(parts: Parts, num_steps: int) -> list[float]:
+def their_losses(parts: TextParts, num_steps: int) -> list[float]:
     """Return the same from transformers' model and torch's AdamW."""
     model = _their_model(parts)
     config = parts.recipe.optimizer
@@ -73,20 +75,18 @@ def their_losses(parts: Parts, num_steps: int) -> list[float]:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
         for group in optimizer.param_groups:
-            group["lr"] = float(parts.schedule(number))
+            group["lr"] = float(parts.learner.schedule(number))
         optimizer.step()
         losses.append(loss.item())
     return losses
 
 
-def _their_model(parts: Parts) -> Any:
-    params = flatten(
-        initial_state(parts.objective.param_table, parts.optimizer, parts.recipe.training.seed).params
-    )
+def _their_model(parts: TextParts) -> Any:
+    params = flatten(parts.learner.initial_state().params)
     with tempfile.TemporaryDirectory() as folder:
         exported = export_model(
             {name: np.asarray(value) for name, value in params.items()},
-            parts.encoder,
+            parts.learner.objective.model,
             Path(folder, "model"),
             special_ids=parts.stream.manifest.tokenizer.special_ids,
             write_tokenizer=lambda _: None,
@@ -96,12 +96,12 @@ def _their_model(parts: Parts) -> Any:
     return model.train()
 
 
-def _masked(parts: Parts, step: int) -> tuple[dict[str, Any], Any]:
+def _masked(parts: TextParts, step: int) -> tuple[dict[str, Any], Any]:
     """Return a step's batch, and its masks as the train step draws them."""
     batch = parts.stream.batch(step)
     rows = jax.numpy.arange(len(batch["input_ids"]), dtype=jax.numpy.int32)
     keys = fold(row_keys(parts.recipe.training.seed, "train", step, rows), "masks")
-    return batch, parts.objective.mask(
+    return batch, parts.learner.objective.mask(
         jax.numpy.asarray(batch["input_ids"]), jax.numpy.asarray(batch["attention_mask"]), keys
     )
 

@@ -7,7 +7,6 @@ from outlast.version import __version__ as __version__
 from outlast.recipe import Recipe as Recipe
 from outlast.recipe import make_recipe as make_recipe
 from outlast.recipe import read_recipe as read_recipe
-from outlast.recipe import read_run_recipe as read_run_recipe
 from outlast.prepare.build import prepare_data as prepare_data
 from outlast.stream.loader import open_stream as open_stream
 from outlast.images.stream import open_images as open_images

@@ -12,7 +12,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, dataclass_transform, get_args
 
 import pydantic
 import pydantic.dataclasses
@@ -29,6 +29,35 @@ key is identity: changing it makes another run, or another data set."""
 
 Location = Annotated[T, pydantic.Field(json_schema_extra={"x-location": True})]
 """The type of a key that says where something lies, as paths or URLs: ``resolve_locations``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ToldApart:
+    """The type of a key whose tables are told apart by one of their own keys:
+    ``Annotated[One | Other, ToldApart("kind", {One: ("a", "b"), Other: ("c",)})]``. Left out, it is "a".
+
+    Attributes:
+        key: that tells them apart.
+        values: of the key, for each table.
+    """
+
+    key: str
+    values: Mapping[type, Sequence[str]]
+
+    @property
+    def tables(self) -> dict[str, type]:
+        """The table of each value."""
+        return {value: cls for cls, values in self.values.items() for value in values}
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
+        schemas = {cls: handler.generate_schema(cls) for cls in self.values}
+        choices = {value: schemas[cls] for value, cls in self.tables.items()}
+        return {"type": "tagged-union", "choices": choices, "discriminator": self._value_of}
+
+    def _value_of(self, data: Any) -> str:
+        first = next(iter(self.tables))
+        given = data.get(self.key, first) if isinstance(data, dict) else getattr(data, self.key, first)
+        return given if isinstance(given, str) else repr(given)
 
 
 @dataclass_transform(
@@ -94,9 +123,9 @@ def resolve_locations(cls: Any, data: Any, folder: Path) -> Any:
     for name, field in fields_of(cls).items():
         extra = field.json_schema_extra
         is_location = isinstance(extra, dict) and "x-location" in extra
-        inner = table_of(field.annotation)
-        if name in result and (is_location or inner):
-            result[name] = resolve_locations(inner, result[name], folder)
+        inner = (None,) if is_location else tables_of(field.annotation)
+        for each in inner if name in result else ():
+            result[name] = resolve_locations(each, result[name], folder)
     return result
 
 
@@ -105,10 +134,9 @@ def fields_of(cls: Any) -> dict[str, FieldInfo]:
     return cast(dict[str, FieldInfo], cls.__pydantic_fields__)
 
 
-def table_of(annotation: Any) -> Any:
-    """Return the table that is the type of a key, or of each item of an array of tables; else None."""
-    kinds = (annotation, *get_args(annotation))
-    return next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
+def tables_of(annotation: Any) -> tuple[Any, ...]:
+    """Return the tables that a key may be, or each item of an array of tables; of a plain value none."""
+    return tuple(kind for kind in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(kind))
 
 
 def build(
@@ -200,10 +228,14 @@ def _parse_value(text: str) -> Any:
 
 def _describe(cls: type, mistake: Any) -> tuple[str, str]:
     """Return the key of a mistake and what is wrong there."""
-    location, known = _locate(cls, mistake["loc"])
+    location, known, kind = _locate(cls, mistake["loc"])
     key = ".".join(location)
     if mistake["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return key, "unknown key" + nearest(location[-1], known)
+        return key, _unknown(location[-1], known, kind)
+    if mistake["type"] == "union_tag_invalid" and isinstance(kind, ToldApart):
+        value = mistake["ctx"]["tag"]
+        expected = ", ".join(map(repr, kind.tables))
+        return f"{key}.{kind.key}", f"expected one of {expected} (found {value!r})"
     if mistake["type"] == "missing":
         return key, "is required"
     message = str(mistake["msg"]).removeprefix("Value error, ")
@@ -211,20 +243,46 @@ def _describe(cls: type, mistake: Any) -> tuple[str, str]:
     return key, message + (f" (found {found!r})" if not isinstance(found, Mapping) else "")
 
 
-def _locate(cls: Any, location: Sequence[str | int]) -> tuple[list[str], list[str]]:
-    """Return the keys that lead to a mistake, and the names known where the last of them stands.
+def _unknown(name: str, known: Sequence[str], kind: Any) -> str:
+    """Return what is wrong with an unknown key; of tables that are told apart, of which the key is."""
+    if not isinstance(kind, _Chosen):
+        return "unknown key" + nearest(name, known)
+    others = [other for other, cls in kind.union.tables.items() if name in fields_of(cls)]
+    belongs = f"; it belongs to {', '.join(map(repr, others))}" if others else nearest(name, known)
+    return f"unknown key with {kind.union.key} = {kind.value!r}{belongs}"
+
+
+class _Chosen(NamedTuple):
+    """One of the tables that are told apart, by the value of their key."""
+
+    union: ToldApart
+    value: str
+
+
+def _locate(
+    cls: Any, location: Sequence[str | int]
+) -> tuple[list[str], list[str], ToldApart | _Chosen | None]:
+    """Return the keys that lead to a mistake, the names known where the last of them stands, and which of
+    several tables that is.
 
     The library's location also names the kinds of value that it tried; those are left out.
     """
     keys: list[str] = []
     known: list[str] = []
+    kind: ToldApart | _Chosen | None = None
     for part in location:
-        if dataclasses.is_dataclass(cls):
-            fields = {name: field.annotation for name, field in fields_of(cls).items()}
+        if isinstance(kind, ToldApart):
+            kind = _Chosen(kind, str(part))
+            cls = kind.union.tables[kind.value]
+        elif dataclasses.is_dataclass(cls):
+            fields = fields_of(cls)
             known = list(fields)
             keys.append(str(part))
-            cls = fields.get(str(part))
+            field = fields.get(str(part))
+            cls = field.annotation if field else None
+            told = [mark for mark in field.metadata if isinstance(mark, ToldApart)] if field else []
+            kind = told[0] if told else kind
         elif isinstance(part, int):
             keys.append(str(part))
             cls = next(iter(get_args(cls)), None)  # an array of tables
-    return keys, known
+    return keys, known, kind

@@ -69,10 +69,10 @@ src/outlast/   the package
 
 
 def test_every_recipe_is_valid(checkout: Path) -> None:
-    from outlast.recipe import read_run_recipe
+    from outlast.recipe import read_recipe
 
     for path in sorted((checkout / "recipes").glob("*.toml")):
-        read_run_recipe(path)
+        read_recipe(path)
         head = path.read_text(encoding="utf-8").partition("\n[")[0]
         assert head.startswith("#"), (
             f"do: tell in the head of {path.name} the command, the hardware, the result"

@@ -14,15 +14,8 @@ from outlast.cli.main import main
 from outlast.config import to_dict
 from outlast.errors import ConfigError
 from outlast.objectives.config import MlmConfig
-from outlast.recipe import (
-    ImageRecipe,
-    Recipe,
-    in_steps,
-    make_recipe,
-    make_run_recipe,
-    read_recipe,
-    read_run_recipe,
-)
+from outlast.recipe import Recipe, in_steps, make_recipe, plain_tables, read_recipe
+from outlast.recipe.text import text_tables
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
@@ -33,9 +26,9 @@ def test_there_are_recipes() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid_and_comes_back_from_json(path: Path) -> None:
-    recipe = read_run_recipe(path)
-    again = make_run_recipe(json.loads(json.dumps(to_dict(recipe))), where="again")
-    assert again == recipe
+    recipe = read_recipe(path)
+    for plain in (to_dict(recipe), plain_tables(recipe)):
+        assert make_recipe(json.loads(json.dumps(plain)), where="again") == recipe
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -120,15 +113,15 @@ def test_the_share_of_masks_is_the_architectures_unless_given(
     model: dict[str, Any], objective: dict[str, Any], share: float
 ) -> None:
     recipe = make_recipe({"model": model, "objective": objective}, where="test")
-    assert recipe.objective.mask_probability == share
+    assert text_tables(recipe)[1].mask_probability == share
     assert to_dict(recipe)["objective"]["mask_probability"] == share
 
 
 def test_next_sentences_need_pairs_and_a_model_with_that_head() -> None:
     pairs = {"model": {"architecture": "bert"}, "stream": {"packing": "pairs"}}
     both = {**pairs, "objective": {"next_sentence": True}}
-    assert make_recipe(both, where="test").objective.next_sentence
-    assert not make_recipe(pairs, where="test").objective.next_sentence
+    for given, expected in ((both, True), (pairs, False)):
+        assert text_tables(make_recipe(given, where="test"))[1].next_sentence == expected
     with pytest.raises(ConfigError, match=r"needs examples of two segments") as caught:
         make_recipe({**both, "stream": {}}, where="test")
     assert 'stream.packing = "pairs"' in str(caught.value)
@@ -148,7 +141,7 @@ def test_a_metric_that_the_evaluations_have_not_is_refused(
     tables: dict[str, Any], metric: str, told: str
 ) -> None:
     with pytest.raises(ConfigError, match=told) as caught:
-        make_run_recipe({**tables, "checkpoint": {"best_metric": metric}}, where="here")
+        make_recipe({**tables, "checkpoint": {"best_metric": metric}}, where="here")
     assert caught.value.where == "checkpoint.best_metric"
 
 
@@ -163,31 +156,68 @@ def test_whole_words_need_shards_that_tell_them() -> None:
         make_recipe({**whole, "shards": {"words": "none"}}, where="here")
 
 
-def test_a_recipe_of_images_has_tables_of_its_own() -> None:
+def test_a_recipe_of_images_takes_no_key_of_text() -> None:
     images: dict[str, Any] = {"stream": {"packing": "images"}, "optimizer": {"clip_norm": math.inf}}
-    recipe = make_run_recipe(images, where="here")
-    assert isinstance(recipe, ImageRecipe)
-    assert make_run_recipe(json.loads(json.dumps(to_dict(recipe), allow_nan=False)), where="again") == recipe
+    recipe = make_recipe(images, where="here")
+    assert (recipe.model.architecture, recipe.objective.kind) == ("resnet", "classification")
+    plain = plain_tables(recipe)
+    assert "corpus" not in plain
+    assert make_recipe(json.loads(json.dumps(plain, allow_nan=False)), where="again") == recipe
+    resnet, classification = "architecture = 'resnet'", "kind = 'classification'"
     for table, key, told in (
-        ("corpus", "path", "unknown key"),
-        ("model", "num_heads", "unknown key"),
-        ("objective", "whole_words", "unknown key"),
+        ("corpus", "path", r"(?s)learns from images, and this table is of text.*\[corpus\]"),
+        (
+            "model",
+            "num_heads",
+            rf"model\.num_heads: unknown key with {resnet}; it belongs to 'roberta', 'bert'",
+        ),
+        ("model", "dephts", rf"model\.dephts: unknown key with {resnet}; did you mean 'depths'"),
+        ("objective", "whole_words", f"unknown key with {classification}; it belongs to 'masked_lm'"),
         ("stream", "sequence_length", "belongs to text"),
     ):
         with pytest.raises(ConfigError, match=told):
-            make_run_recipe({**images, table: {**images.get(table, {}), key: 64}}, where="here")
+            make_recipe({**images, table: {**images.get(table, {}), key: "64"}}, where="here")
+
+
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        ({"model": {"architecture": "resnet"}}, 'set stream.packing to "images"'),
+        (
+            {"model": {"architecture": "bert"}, "stream": {"packing": "images"}},
+            "A bert model learns from text",
+        ),
+        ({"objective": {"kind": "classification"}}, "A roberta model has no objective of the kind classific"),
+        ({"model": {"architecture": "nonsense"}}, "model.architecture: expected one of .*'bert'.*'resnet'"),
+        ({"model": {"stem": "small"}}, "unknown key with architecture = 'roberta'; it belongs to 'resnet'"),
+        ({"model": 3}, "model: Input should be"),
+    ],
+)
+def test_architecture_kind_and_packing_must_fit(tables: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        make_recipe(tables, where="here")
+
+
+def test_the_names_that_objectives_had_are_read() -> None:
+    assert make_recipe({"objective": {"name": "mlm"}}, where="here") == make_recipe({}, where="here")
+    images: dict[str, Any] = {"stream": {"packing": "images"}}
+    assert make_recipe({**images, "objective": {"name": "classify"}}, where="here") == make_recipe(
+        images, where="here"
+    )
+    with pytest.raises(ConfigError, match=r"objective\.name: unknown key"):
+        make_recipe({"objective": {"name": "classif"}}, where="here")
 
 
 def test_what_images_cannot_have() -> None:
     stream = {"packing": "images"}
     with pytest.raises(ConfigError, match="batch norm takes its statistics over the whole batch"):
-        make_run_recipe({"stream": stream, "training": {"num_microbatches": 2}}, where="here")
+        make_recipe({"stream": stream, "training": {"num_microbatches": 2}}, where="here")
     with pytest.raises(ConfigError, match="images have none"):
-        make_run_recipe({"stream": stream, "training": {"phases": [{"steps": 5}]}}, where="here")
+        make_recipe({"stream": stream, "training": {"phases": [{"steps": 5}]}}, where="here")
     with pytest.raises(ConfigError, match="has no attention"):
-        make_run_recipe({"stream": stream, "training": {"attention_kernel": "plain"}}, where="here")
+        make_recipe({"stream": stream, "training": {"attention_kernel": "plain"}}, where="here")
     with pytest.raises(ConfigError, match="make no ResNet"):
-        make_run_recipe({"stream": stream, "model": {"depths": [1]}}, where="here")
+        make_recipe({"stream": stream, "model": {"depths": [1]}}, where="here")
 
 
 def test_images_may_be_counted_in_epochs() -> None:
@@ -196,23 +226,32 @@ def test_images_may_be_counted_in_epochs() -> None:
         "optimizer": {"name": "sgd", "schedule": "step", "warmup_epochs": 0.9, "decay_epochs": 20},
         "training": {"epochs": 90},
     }
-    recipe = make_run_recipe(given, where="here")
-    assert isinstance(recipe, ImageRecipe)
+    recipe = make_recipe(given, where="here")
     found = in_steps(recipe, 1000)
     assert (found.optimizer.warmup_steps, found.optimizer.decay_steps) == (14, 312)  # of 14.06 and 312.5
     assert found.training.total_steps == 1406
     assert in_steps(found, 5) == found, "what is in steps stays"
-    assert make_run_recipe(json.loads(json.dumps(to_dict(found))), where="again") == found
+    assert make_recipe(json.loads(json.dumps(to_dict(found))), where="again") == found
     assert in_steps(recipe, 1).training.total_steps == 1
     with pytest.raises(ConfigError, match=r"(?s)given twice.*--set training\.epochs"):
-        make_run_recipe({**given, "training": {"epochs": 90, "total_steps": 5}}, where="here")
+        make_recipe({**given, "training": {"epochs": 90, "total_steps": 5}}, where="here")
+
+
+def test_text_may_be_counted_in_epochs_but_not_in_phases() -> None:
+    recipe = make_recipe({"training": {"epochs": 3}, "optimizer": {"warmup_epochs": 0.5}}, where="here")
+    found = in_steps(recipe, 320)
+    assert (found.training.total_steps, found.training.epochs, found.optimizer.warmup_steps) == (30, None, 5)
     for table, key, remedy in (
-        ("training", "epochs", r"training\.total_steps"),
-        ("optimizer", "warmup_epochs", r"optimizer\.warmup_steps"),
-        ("optimizer", "decay_epochs", r"optimizer\.decay_steps"),
+        ("training", "epochs", "leave it out"),
+        ("optimizer", "warmup_epochs", r"give optimizer\.warmup_steps"),
+        ("optimizer", "decay_epochs", r"give optimizer\.decay_steps"),
     ):
-        with pytest.raises(ConfigError, match=rf"(?s)text is measured in steps.*give {remedy}"):
-            make_run_recipe({table: {key: 2}}, where="here")
+        tables: dict[str, Any] = {"training": {"phases": [{"steps": 5}]}}
+        with pytest.raises(ConfigError, match=rf"(?s)in phases is measured in steps.*{remedy}"):
+            make_recipe({**tables, table: {**tables.get(table, {}), key: 2}}, where="here")
+    sources = [{"manifest": "a/manifest.json", "tokens": 5}]
+    with pytest.raises(ConfigError, match=r"(?s)budget of tokens.*training\.epochs"):
+        make_recipe({"training": {"epochs": 3}, "stream": {"sources": sources}}, where="here")
 
 
 def test_places_begin_at_the_file_or_at_the_working_folder(

@@ -15,7 +15,7 @@ from outlast.models.bert import param_table
 from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.params import flatten
 from outlast.models.resnet_config import ResNetModelConfig, resolve_resnet
-from outlast.recipe import ImageRecipe, in_steps, read_run_recipe
+from outlast.recipe import Recipe, in_steps, read_recipe
 from outlast.training.config import OptimizerConfig
 from outlast.training.optimizer import decays, find_too_short, make_optimizer, make_schedule
 
@@ -71,11 +71,9 @@ def test_step_decay_divides_by_five() -> None:
     np.testing.assert_allclose(found, [1, 1, 1, 0.2, 0.2, 0.2, 0.04, 0.04], rtol=1e-6)
 
 
-def imagenet(name: str) -> ImageRecipe:
+def imagenet(name: str) -> Recipe:
     """A recipe of ResNet-50 in steps, for the 1,281,167 pictures of ImageNet."""
-    recipe = read_run_recipe(RECIPES / f"resnet50_imagenet_{name}.toml")
-    assert isinstance(recipe, ImageRecipe)
-    return in_steps(recipe, 1_281_167)
+    return in_steps(read_recipe(RECIPES / f"resnet50_imagenet_{name}.toml"), 1_281_167)
 
 
 def test_resnet50_by_steps_has_the_rates_of_its_source() -> None:

@@ -26,7 +26,7 @@ def test_a_phase_begins_where_its_own_run_would_stand_after_as_many_tokens() -> 
     assert (second.first_step, second.stop_step) == (90, 100)
     assert second.first_data_step == 60  # 90 * 32 * 16 tokens are 60 steps of 128 * 6
     assert second.data_step(93) == 63
-    assert second.tokens_at(100) == 90 * 32 * 16 + 10 * 128 * 6
+    assert second.units_at(100) == 90 * 32 * 16 + 10 * 128 * 6
     assert second.examples_at(91) == 90 * 16 + 6
 
 

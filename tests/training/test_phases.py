@@ -1,7 +1,6 @@
 """The data of a run in phases: each batch is that of a run of its own shape, wherever a life begins."""
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,8 @@ import pytest
 
 from outlast.errors import ConfigError
 from outlast.recipe import Recipe, make_recipe
-from outlast.run.parts import Parts, assemble
+from outlast.run.assemble import assemble
+from outlast.run.kind import Parts
 from outlast.shards.document import MANIFEST_NAME
 from outlast.storage import LocalStore
 from outlast.stream.loader import TokenStream
@@ -45,7 +45,7 @@ def make(urls: list[str], phases: list[dict[str, Any]] | None = None, **tables: 
     return make_recipe({"stream": stream, "training": training, "model": model, **tables}, where="here")
 
 
-def whole_run(parts: Parts) -> list[dict[str, Any]]:
+def whole_run(parts: Parts[Any, Any]) -> list[dict[str, Any]]:
     return list(itertools.islice(parts.phases.batches_from(0), parts.recipe.training.total_steps))
 
 
@@ -55,14 +55,7 @@ def test_each_batch_is_that_of_a_run_of_its_shape(urls: list[str], num_sources: 
     parts = assemble(recipe)
     found = whole_run(parts)
     for phase in parts.phases.plan:
-        alone = TokenStream(
-            replace(
-                recipe.stream,
-                sequence_length=phase.sequence_length,
-                global_batch_size=phase.global_batch_size,
-            ),
-            seed=0,
-        )
+        alone = TokenStream(phase.stream(recipe.stream), seed=0)
         for step in range(phase.first_step, phase.stop_step):
             expected = alone.batch(phase.data_step(step))
             assert all(np.array_equal(found[step][name], expected[name]) for name in expected)
@@ -99,8 +92,8 @@ def test_another_batch_goes_on_in_the_same_epoch(urls: list[str]) -> None:
 def test_tokens_and_epochs_are_counted_as_they_were_read(urls: list[str]) -> None:
     parts = assemble(make(urls))
     places = [parts.phases.place_of(step) for step in range(13)]
-    assert [place.tokens for place in places[:7]] == [0, 72, 144, 216, 288, 360, 360 + 128]
-    assert places[12].tokens == 5 * 72 + 4 * 128 + 3 * 64
+    assert [place.units for place in places[:7]] == [0, 72, 144, 216, 288, 360, 360 + 128]
+    assert places[12].units == 5 * 72 + 4 * 128 + 3 * 64
     assert places[12].examples == 30 + 16 + 6
     epochs = [place.epoch for place in places]
     assert epochs == sorted(epochs)

@@ -16,7 +16,7 @@ from outlast.models.randomness import fold, row_keys
 from outlast.objectives.config import MASKED, MlmConfig
 from outlast.objectives.mlm import MlmObjective, given_masks, make_objective
 from outlast.recipe import make_recipe
-from outlast.run.parts import assemble
+from outlast.run.assemble import assemble
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 from outlast.training.config import OptimizerConfig

@@ -49,10 +49,10 @@ def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, **start: Any) 
     from outlast.training.preemption import Notice
 
     with Notice() as notice:  # listens before jax is imported, which takes seconds
-        from outlast.recipe import read_run_recipe
+        from outlast.recipe import read_recipe
         from outlast.run.train import train_run
 
-        read = read_run_recipe(recipe, overrides)
+        read = read_recipe(recipe, overrides)
         train_run(read, run_dir, **start, notice=notice)
     tell_end(f"the run is complete: {run_dir}", ("evaluate", run_dir), _export_line(run_dir))
 

@@ -27,7 +27,7 @@ from outlast.prng import derive_key
 from outlast.shards.opened import OpenedFile
 from outlast.storage import place_of
 from outlast.stream.blocks import Batch
-from outlast.stream.examples import ExampleStream, make_order
+from outlast.stream.examples import DataSet, ExampleStream, make_order
 from outlast.stream.files import OpenFiles
 from outlast.stream.memory import Empty
 from outlast.stream.order import ORDER_VERSION
@@ -95,6 +95,11 @@ class ImageStream(ExampleStream):
             "window_examples": self._order.window_examples,
             "order_version": ORDER_VERSION,
         }
+
+    @property
+    def data_sets(self) -> tuple[DataSet, ...]:
+        """What is read."""
+        return (DataSet(None, manifest_url(self.config), self.store, self.manifest.splits),)
 
     def content(self, index: int) -> memoryview:
         """Return the bytes of the image of an example that ``examples`` has fetched, by its number."""

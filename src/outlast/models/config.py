@@ -7,7 +7,7 @@ need. No jax here, so a recipe is checked on any machine.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import Field
@@ -136,9 +136,13 @@ class EncoderConfig:
     next_sentence: bool = False
     """With pooler and next-sentence head."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as JSON has them."""
+        return asdict(self)
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
-        """Return the configuration that ``dataclasses.asdict`` wrote."""
+        """Return the configuration that ``to_dict`` wrote."""
         kinds = {"sparse": BlockSparse, "alternating": Alternating}
         nested: dict[str, Any] = {
             key: kind(**values[key]) for key, kind in kinds.items() if values.get(key) is not None

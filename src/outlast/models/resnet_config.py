@@ -13,6 +13,7 @@ from pydantic import PositiveInt
 from outlast.config import build, table
 from outlast.errors import ConfigError
 
+RESNET = "resnet"
 BlockName = Literal["basic", "bottleneck"]
 StemName = Literal["large", "small"]
 ResNetPreset = Literal["resnet18", "resnet34", "resnet50"]
@@ -24,7 +25,7 @@ BOTTLENECK_REDUCTION = 4
 @table
 class ResNetModelConfig:
     architecture: Literal["resnet"] = "resnet"
-    """The only family for images."""
+    """The only one for images, and what they are for where it is left out."""
     preset: ResNetPreset = "resnet50"
     """Depths and widths to start from; the keys below override them."""
     stem: StemName = "large"
@@ -42,6 +43,7 @@ class ResNetModelConfig:
 class ResNetConfig:
     """Everything a ResNet needs. Hashable, so it can be a static argument of jit."""
 
+    architecture: Literal["resnet"] = "resnet"
     block: BlockName
     """``basic``: two convolutions of 3 x 3; ``bottleneck``: 1 x 1, 3 x 3, 1 x 1."""
     depths: tuple[int, ...]
@@ -129,7 +131,7 @@ def resnet_table(config: ResNetConfig, *, where: str) -> dict[str, Any]:
     for name, (block, depths, widths) in RESNET_PRESETS.items():
         if (block, depths, widths) == (config.block, config.depths, config.widths):
             preset = name
-    keys: dict[str, Any] = {"architecture": "resnet", "preset": preset, "stem": config.stem}
+    keys: dict[str, Any] = {"architecture": RESNET, "preset": preset, "stem": config.stem}
     _, depths, widths = RESNET_PRESETS[preset]
     if config.depths != depths:
         keys["depths"] = list(config.depths)

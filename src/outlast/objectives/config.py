@@ -1,7 +1,8 @@
 """The recipe's ``[objective]`` table. No jax here."""
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -12,9 +13,20 @@ MASKED, NEXT_SENTENCE, CLASSES = "mlm", "next_sentence", "classes"
 """The terms of the losses, by name."""
 
 
+_FORMER_NAMES = {"mlm": "masked_lm", "classify": "classification"}
+
+
+def in_todays_words(objective: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an ``[objective]`` table with ``kind`` where versions before it wrote ``name``."""
+    kind = _FORMER_NAMES.get(str(objective.get("name")))
+    if kind is None or "kind" in objective:
+        return dict(objective)
+    return {"kind": kind, **{key: value for key, value in objective.items() if key != "name"}}
+
+
 @table
 class MlmConfig:
-    name: Literal["mlm"] = "mlm"
+    kind: Literal["masked_lm"] = "masked_lm"
     """Masked language modelling (Devlin et al., 2019, section 3.1)."""
     mask_probability: float | None = Field(default=None, gt=0, lt=1)
     """Share of the eligible tokens of an example that are predicted. 0.3 for modernbert, 0.15 for others
@@ -70,8 +82,8 @@ class MlmConfig:
 
 @table
 class ClassifyConfig:
-    name: Literal["classify"] = "classify"
-    """One label for each image."""
+    kind: Literal["classification"] = "classification"
+    """One label for each image. What an objective is where architecture is resnet."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of each label that is spread over all classes, in training (Szegedy et al., 2016)."""
     pixel_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)

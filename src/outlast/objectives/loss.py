@@ -48,8 +48,19 @@ def mean_loss(terms: Mapping[str, LossTerm], weight_sums: Mapping[str, Array] | 
     return reduce(jnp.add, means)
 
 
+class ModelShape(Protocol):
+    """The plain numbers of a model."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as JSON has them; ``architecture`` is one of them."""
+        ...
+
+
 class Objective(Protocol):
     """A loss on a model."""
+
+    @property
+    def model(self) -> ModelShape: ...
 
     @property
     def report(self) -> Report:

@@ -12,14 +12,10 @@ from typing import Any, NamedTuple
 
 import pydantic
 
-from outlast.config import fields_of, table_of
-from outlast.recipe import ImageRecipe, Recipe
+from outlast.config import fields_of, tables_of
+from outlast.recipe import Recipe
 
 _REF = "#/$defs/"
-_IMAGES = {
-    "properties": {"stream": {"properties": {"packing": {"const": "images"}}, "required": ["packing"]}},
-    "required": ["stream"],
-}
 _COMMAND = "outlast recipe schema --markdown"
 
 
@@ -31,61 +27,64 @@ class Key(NamedTuple):
 
 
 def recipe_schema() -> dict[str, Any]:
-    """Return the JSON schema of a recipe: of images where ``stream.packing`` says so, else of text."""
+    """Return the JSON schema of a recipe."""
     definitions: dict[str, Any] = {}
-    for cls in (Recipe, ImageRecipe):
-        schema = pydantic.TypeAdapter(cls).json_schema()
-        definitions |= schema.pop("$defs")
-        definitions[cls.__name__] = schema
-        _complete(cls, definitions)
+    _define(Recipe, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A recipe of Outlast",
-        "if": _IMAGES,
-        "then": {"$ref": f"{_REF}ImageRecipe"},
-        "else": {"$ref": f"{_REF}Recipe"},
+        "$ref": f"{_REF}{Recipe.__name__}",
         "$defs": dict(sorted(definitions.items())),
     }
 
 
-def _complete(cls: Any, definitions: dict[str, Any]) -> None:
-    """Put the keys into the order of the code, and describe those that a table has from another one, which
-    the library leaves out.
+def _define(cls: Any, definitions: dict[str, Any]) -> None:
+    """Add the schema of a table and of those inside it, with the keys in the order of the code. Those that a
+    table has from another one are described, which the library leaves out.
     """
+    if cls.__name__ not in definitions:
+        schema = pydantic.TypeAdapter(cls).json_schema()
+        definitions.update({**schema.pop("$defs", {}), cls.__name__: schema, **definitions})
     properties = definitions[cls.__name__]["properties"]
     written = [name for base in reversed(cls.__mro__) for name in inspect.get_annotations(base)]
     definitions[cls.__name__]["properties"] = {name: properties[name] for name in dict.fromkeys(written)}
     for name, field in fields_of(cls).items():
         properties[name]["description"] = field.description
-        inner = table_of(field.annotation)
-        if inner:
-            _complete(inner, definitions)
+        tables = tables_of(field.annotation)
+        for inner in tables:
+            _define(inner, definitions)
+        if len(tables) > 1:  # any of them: which one, the library says in a way of its own
+            properties[name].pop("oneOf")
+            properties[name]["anyOf"] = [{"$ref": f"{_REF}{inner.__name__}"} for inner in tables]
 
 
-def keys_of(recipe: str) -> Iterator[tuple[Key, list[Key]]]:
-    """Yield the tables of ``Recipe`` or ``ImageRecipe`` in order, each with its keys. Tables inside a table
-    follow it.
+def keys_of() -> Iterator[tuple[Key, list[Key]]]:
+    """Yield the tables of a recipe in order, each with its keys; tables inside a table follow it. Those that
+    are told apart have the same name.
     """
     definitions = recipe_schema()["$defs"]
 
-    def walk(name: str, fields: dict[str, Any]) -> Iterator[tuple[Key, list[Key]]]:
+    def walk(name: str, fields: dict[str, Any], table: str) -> Iterator[tuple[Key, list[Key]]]:
         keys: list[Key] = []
-        inner: list[Key] = []
-        for key, value in definitions[_inside(fields)]["properties"].items():
+        inner: list[tuple[Key, str]] = []
+        for key, value in definitions[table]["properties"].items():
             found = Key(f"{name}.{key}".removeprefix("."), value)
-            (inner if _inside(value) else keys).append(found)
+            tables = list(_inside(value))
+            inner += [(found, each) for each in tables]
+            keys += [] if tables else [found]
         if keys:
             yield Key(name, fields), keys
-        for table in inner:
-            yield from walk(*table)
+        for found, each in inner:
+            yield from walk(*found, each)
 
-    yield from walk("", {"$ref": f"{_REF}{recipe}"})
+    yield from walk("", {}, Recipe.__name__)
 
 
-def _inside(fields: dict[str, Any]) -> str:
-    """Return the name of the table that a key is, or is an array of; else nothing."""
-    reference = fields.get("$ref") or fields.get("items", {}).get("$ref", "")
-    return reference.removeprefix(_REF)
+def _inside(fields: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the tables that a key may be, or is an array of."""
+    for each in (fields, fields.get("items", {}), *fields.get("anyOf", ())):
+        if "$ref" in each:
+            yield each["$ref"].removeprefix(_REF)
 
 
 def reference_page() -> str:
@@ -101,25 +100,15 @@ def reference_page() -> str:
         "and is refused where there is one already. An **operation** key may change between two attempts. A",
         "relative path in a recipe begins at the folder of its file, one of `--set` at the working folder.",
     ]
-    text: dict[str, dict[str, Any]] = {}
-    for table, keys in keys_of("Recipe"):
+    for table, keys in keys_of():
         lines += _section(table, keys)
-        text |= dict(keys)
-    lines += [
-        "",
-        "# Keys of a run on images",
-        "",
-        'Where `stream.packing = "images"`; the other tables are as above.',
-    ]
-    for table, keys in keys_of("ImageRecipe"):
-        if any(text.get(key.name) != key.fields for key in keys):
-            lines += _section(table, keys)
     return "\n".join(lines) + "\n"
 
 
 def _section(table: Key, keys: list[Key]) -> list[str]:
     brackets = f"[[{table.name}]]" if "items" in table.fields else f"[{table.name}]"
-    lines = ["", f"## `{brackets}`", "", _one_line(table.fields["description"]), ""]
+    told = f" where `{keys[0].name}` is {_type(keys[0].fields)}" if "anyOf" in table.fields else ""
+    lines = ["", f"## `{brackets}`{told}", "", _one_line(table.fields["description"]), ""]
     lines += ["| key | type | default | kind | meaning |", "|---|---|---|---|---|"]
     for key in keys:
         default = _toml(key.fields["default"]) if "default" in key.fields else "*required*"

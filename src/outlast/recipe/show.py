@@ -5,15 +5,16 @@ override, the default of its key, or derived: from other keys, a preset or an ar
 tells stays None.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from outlast.config import origins, read_toml, to_dict
 from outlast.images.config import ONLY_FOR_TEXT
-from outlast.models.config import FAMILIES, resolve_model
-from outlast.models.resnet_config import resolve_resnet
-from outlast.recipe import ImageRecipe, Recipe, make_run_recipe, read_tables
+from outlast.models.config import FAMILIES
+from outlast.recipe import CLASSIFICATION, MASKED_LM, Recipe, plain_tables, read_recipe
+from outlast.recipe.images import resnet_of
+from outlast.recipe.text import encoder_of, text_tables
 from outlast.training.phase_plan import plan_phases
 
 FILE, DEFAULT, DERIVED = "file", "default", "derived"
@@ -30,13 +31,13 @@ class Row(NamedTuple):
 def show_recipe(path: Path, overrides: Sequence[str] = ()) -> list[Row]:
     """Return every key of a recipe. Raises ConfigError listing every mistake."""
     given = dict(_leaves(read_toml(path.expanduser())))
-    recipe = make_run_recipe(read_tables(path, overrides), where=str(path), overrides=overrides)
-    defaults = dict(_leaves(to_dict(type(recipe)())))
-    derived = _derived_from_images(recipe) if isinstance(recipe, ImageRecipe) else _derived(recipe)
-    of_text = tuple(f"stream.{name}" for name in ONLY_FOR_TEXT)
-    others = of_text if isinstance(recipe, ImageRecipe) else ("stream.images.",)
+    recipe = read_recipe(path, overrides)
+    tables = plain_tables(recipe)
+    defaults = dict(_leaves({name: to_dict(type(getattr(recipe, name))()) for name in tables}))
+    derived, others = _DERIVED[recipe.objective.kind]
+    derived = derived(recipe)
     rows: list[Row] = []
-    for key, value in _leaves(to_dict(recipe)):
+    for key, value in _leaves(tables):
         if key.startswith(others):
             continue
         (place, *_) = origins(key, FILE if key in given else DEFAULT, overrides)
@@ -62,30 +63,32 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(inner, f"{name}.{key}" if name else str(key))
 
 
-def _derived(recipe: Recipe) -> dict[str, Any]:
-    length = max(phase.sequence_length for phase in plan_phases(recipe.training, recipe.stream))
-    encoder = resolve_model(
-        recipe.model,
-        vocab_size=recipe.model.vocab_size or recipe.tokenizer.vocab_size,
-        special_ids={"pad": 0},
-        sequence_length=length,
-        next_sentence=recipe.objective.next_sentence,
-    )
+def _derived_from_text(recipe: Recipe) -> dict[str, Any]:
+    model, objective = text_tables(recipe)
+    encoder = encoder_of(recipe)
+    length = max(phase.sequence_length or 0 for phase in plan_phases(recipe.training, recipe.stream))
     of_model = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "dropout", "attention_dropout")
     return {
         **{f"model.{key}": getattr(encoder, key) for key in (*of_model, "layer_norm_epsilon", "activation")},
-        "model.attention": FAMILIES[recipe.model.architecture].attentions[0],
+        "model.attention": FAMILIES[model.architecture].attentions[0],
         "tokenizer.normalization": recipe.tokenizer.normalization_rule,
         "tokenizer.byte_fallback": recipe.tokenizer.has_byte_fallback,
-        "objective.max_predictions": recipe.objective.num_predictions(length),
+        "objective.max_predictions": objective.num_predictions(length),
     }
 
 
-def _derived_from_images(recipe: ImageRecipe) -> dict[str, Any]:
-    model = resolve_resnet(recipe.model, num_classes=2)  # only the data tells how many there are
+def _derived_from_images(recipe: Recipe) -> dict[str, Any]:
+    model = resnet_of(recipe)
     return {
         "model.depths": list(model.depths),
         "model.widths": list(model.widths),
         "model.stem_width": model.stem_width,
         "stream.images.evaluation_resize": recipe.stream.images.resize or 0,
     }
+
+
+_DERIVED: dict[str, tuple[Callable[[Recipe], dict[str, Any]], tuple[str, ...]]] = {
+    MASKED_LM: (_derived_from_text, ("stream.images.",)),
+    CLASSIFICATION: (_derived_from_images, tuple(f"stream.{name}" for name in ONLY_FOR_TEXT)),
+}
+"""By ``objective.kind``: what is derived, and the keys that have no meaning."""

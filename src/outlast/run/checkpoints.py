@@ -31,7 +31,7 @@ from outlast.errors import (
     RunError,
 )
 from outlast.logs import log
-from outlast.recipe import ImageRecipe, Recipe, make_run_recipe
+from outlast.recipe import Recipe, make_recipe
 from outlast.run.directory import find_description, read_recipe_tables
 from outlast.storage import Store, open_store
 from outlast.training.phase_plan import plan_phases
@@ -147,7 +147,7 @@ def list_checkpoints(run_dir: str) -> list[dict[str, Any]]:
 
 
 def _reasons(
-    store: Store, line: list[CommitKey], recipe: Recipe | ImageRecipe, best: int | None
+    store: Store, line: list[CommitKey], recipe: Recipe, best: int | None
 ) -> dict[CommitKey, list[str]]:
     if not line:
         return {}
@@ -162,7 +162,7 @@ def _reasons(
     )
 
 
-def ranking_of(recipe: Recipe | ImageRecipe) -> Ranking:
+def ranking_of(recipe: Recipe) -> Ranking:
     """Return the rule that says which of a run's evaluated states is the best."""
     assert recipe.checkpoint.best_metric is not None, "make_recipe chooses one"
     return Ranking(recipe.checkpoint.best_metric, plan_phases(recipe.training, recipe.stream))
@@ -217,9 +217,9 @@ def _find_best(store: Store, line: dict[int, CommitKey], overrides: Sequence[str
     return line[best], f"the best by {ranking.metric} ({found[ranking.metric]:.4f}{over})"
 
 
-def _recipe(store: Store, overrides: Sequence[str]) -> Recipe | ImageRecipe:
+def _recipe(store: Store, overrides: Sequence[str]) -> Recipe:
     tables = apply_overrides(read_recipe_tables(store), overrides)
-    return make_run_recipe(tables, where=f"{store.url}/{find_description(store)}", overrides=overrides)
+    return make_recipe(tables, where=f"{store.url}/{find_description(store)}", overrides=overrides)
 
 
 def _no_checkpoint(store: Store) -> RunError:

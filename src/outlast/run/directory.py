@@ -12,6 +12,7 @@ from typing import Any, cast
 from outlast.checkpoint.lineage import description_name
 from outlast.checkpoint.records import attempt_objects
 from outlast.errors import ConfigError, ObjectNotFound, RunError, SealError
+from outlast.recipe import RECIPE_KINDS, kind_of
 from outlast.storage import Store
 from outlast.storage.checksummed_json import seal, unseal
 from outlast.version import __version__
@@ -28,7 +29,7 @@ def read_recipe_tables(store: Store) -> dict[str, Any]:
     return dict(read_description(store)["recipe"])
 
 
-def check_place(store: Store, *, of_images: bool) -> None:
+def check_place(store: Store, kind: str) -> None:
     """Check that a run of a kind may begin or go on in a directory. A damaged description is no obstacle:
     training writes it anew.
 
@@ -57,19 +58,13 @@ def check_place(store: Store, *, of_images: bool) -> None:
             where=f"--run-dir {store.url}",
             remedy=f"start a run from it: --run-dir NEW --initialize-from {store.url}",
         )
-    was_of_images = is_of_images(description)
-    if was_of_images != of_images:
-        kinds = {True: "images", False: "text"}
+    former = kind_of(description["recipe"])
+    if former != kind:
         raise ConfigError(
-            f"The run is one on {kinds[was_of_images]}, the recipe of {kinds[of_images]}.",
+            f"The run is one on {RECIPE_KINDS[former].data}, the recipe of {RECIPE_KINDS[kind].data}.",
             where=f"--run-dir {store.url}",
             remedy="name another folder, or the recipe of this run",
         )
-
-
-def is_of_images(description: Mapping[str, Any]) -> bool:
-    """Whether a run is one on images."""
-    return description["recipe"].get("stream", {}).get("packing") == "images"
 
 
 def write_description(store: Store, attempt: int, described: Mapping[str, Any]) -> None:

@@ -14,14 +14,13 @@ import jax
 
 from outlast.checkpoint.restore import Restored, list_keys
 from outlast.config import apply_overrides
-from outlast.errors import ConfigError, ShardError
-from outlast.recipe import make_run_recipe
-from outlast.run.assemble import assemble_run
+from outlast.errors import ShardError
+from outlast.recipe import make_recipe
+from outlast.run.assemble import assemble
 from outlast.run.checkpoints import NEWEST, Which, restore_run
 from outlast.run.directory import find_description, read_description, read_recipe_tables
 from outlast.run.held_out import open_held_out
-from outlast.run.images import ImageParts, warn_of_classes
-from outlast.run.parts import Parts, RunParts
+from outlast.run.kind import Former, Parts
 from outlast.storage import open_store, place_of
 from outlast.training.compilation_cache import use_compilation_cache
 from outlast.training.evaluate import evaluate_sources
@@ -49,7 +48,7 @@ def follow_run(
 ) -> Iterator[dict[str, Any]]:
     """Evaluate each new checkpoint of a run until its last step, or until none came for so many seconds."""
     store = open_store(run_dir)
-    opened: list[tuple[RunParts, Callable[[Restored], dict[str, Any]]]] = []
+    opened: list[tuple[Parts[Any, Any], Callable[[Restored], dict[str, Any]]]] = []
 
     def evaluate_newest() -> dict[str, Any]:
         parts, restored = _open_run(run_dir, overrides)
@@ -64,17 +63,15 @@ def follow_run(
     )
 
 
-def _evaluator(parts: RunParts) -> Callable[[Restored], dict[str, Any]]:
+def _evaluator(parts: Parts[Any, Any]) -> Callable[[Restored], dict[str, Any]]:
     """Return the function that evaluates a checkpoint, compiled at its first call."""
     use_compilation_cache(parts.recipe.training.compilation_cache_dir)
-    evaluation_step = make_evaluation_step(parts.objective, seed=parts.recipe.training.seed)
+    evaluation_step = make_evaluation_step(parts.learner.objective, seed=parts.recipe.training.seed)
     held_out = open_held_out(parts)
     if held_out is None:
         raise ShardError(
             "The data set has no held-out split.",
-            remedy="name one when the data set is made: --validation SRC"
-            if isinstance(parts, ImageParts)
-            else "prepare it with corpus.validation_fraction > 0",
+            remedy=parts.kind.held_out_remedy,
         )
 
     @explained_memory()
@@ -88,33 +85,23 @@ def _evaluator(parts: RunParts) -> Callable[[Restored], dict[str, Any]]:
     return evaluate_checkpoint
 
 
-def _without_optimizer(parts: RunParts, restored: Restored) -> TrainState:
+def _without_optimizer(parts: Parts[Any, Any], restored: Restored) -> TrainState:
     """Return what an evaluation reads of a checkpoint; an imported one holds no more."""
-    whole = jax.eval_shape(parts.initial_state)
+    whole = jax.eval_shape(parts.learner.initial_state)
     arrays = {name: value for name, value in restored.arrays.items() if not name.startswith("opt_state/")}
     return restore_tree(arrays, whole._replace(opt_state=()))
 
 
-def _open_run(run_dir: str, overrides: Sequence[str], which: Which = NEWEST) -> tuple[RunParts, Restored]:
+def _open_run(
+    run_dir: str, overrides: Sequence[str], which: Which = NEWEST
+) -> tuple[Parts[Any, Any], Restored]:
     """Return the parts of the run in a directory, and a checkpoint of it."""
     store = open_store(run_dir)
     tables = apply_overrides(_of_all_examples(read_recipe_tables(store)), overrides)
     where = f"{store.url}/{find_description(store)}"
-    parts = assemble_run(make_run_recipe(tables, where=where, overrides=overrides))
+    parts = assemble(make_recipe(tables, where=where, overrides=overrides))
     restored = restore_run(store, which, overrides=overrides).restored
-    if isinstance(parts, ImageParts):
-        _check_classes(restored, parts, run_dir)
-        warn_of_classes(read_description(store).get("classes"), parts.stream.manifest.classes)
-    if not isinstance(parts, Parts):
-        return parts, restored
-    made_with = restored.commit.identity["data"]["tokenizer"]
-    if made_with != parts.stream.manifest.tokenizer.fingerprint:
-        raise ConfigError(
-            f"The run was trained with the tokenizer {made_with}, "
-            f"the data set was made with {parts.stream.manifest.tokenizer.fingerprint}.",
-            where=parts.recipe.stream.manifest,
-            remedy="--set stream.manifest=URL names a data set of the run's own tokenizer",
-        )
+    parts.kind.check_same_labels(Former(run_dir, restored, read_description(store)), parts)
     return parts, restored
 
 
@@ -125,17 +112,6 @@ def _of_all_examples(tables: dict[str, Any]) -> dict[str, Any]:
         return tables
     kept = {name: value for name, value in training.items() if name != "evaluation_examples"}
     return {**tables, "training": kept}
-
-
-def _check_classes(restored: Restored, parts: ImageParts, run_dir: str) -> None:
-    classes, of_data = restored.commit.identity["model"]["num_classes"], parts.stream.manifest.num_classes
-    if classes != of_data:
-        raise ConfigError(
-            f"The model has {classes} classes, the data set {of_data}.",
-            where=parts.recipe.stream.manifest,
-            remedy="name a data set of the model's own classes, or train on this one from the model: "
-            f"--initialize-from {run_dir}",
-        )
 
 
 def follow(

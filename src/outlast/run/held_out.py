@@ -1,4 +1,4 @@
-"""The held-out splits of a run: for each source of its data, at the length of the phase that is evaluated.
+"""The held-out splits of a run: for each source of its data, as the phase that is evaluated reads it.
 
 In: the parts of a run, a step. Out: one pass over every held-out example, or over
 ``training.evaluation_examples`` of each source, source by source in manifest order. A source is read as a run
@@ -6,11 +6,11 @@ on it alone would read it, so its loss does not depend on the other sources.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from outlast.logs import log
-from outlast.run.images import HeldOutImages, ImageParts, open_held_out_images
-from outlast.run.parts import Parts, RunParts, config_of_phase
-from outlast.stream.loader import TokenStream
+from outlast.run.kind import Parts
+from outlast.stream.examples import ExampleStream
 from outlast.stream.sources import in_manifest_order
 from outlast.training.evaluate import HeldOutSource
 from outlast.training.phase_plan import phase_behind
@@ -22,12 +22,12 @@ class HeldOut:
     """Reads the held-out splits of a run.
 
     Args:
-        parts: of a run whose data has a held-out split (``has_held_out``).
+        parts: of a run whose data has a held-out split (``open_held_out``).
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts[Any, Any]) -> None:
         self._parts = parts
-        self._streams: dict[int, list[tuple[str | None, TokenStream]]] = {}
+        self._streams: dict[int, list[tuple[str | None, ExampleStream]]] = {}
 
     def sources(self, step: int) -> list[HeldOutSource]:
         """Return a pass for the state of a step: the examples are those of the phase it was made in."""
@@ -39,25 +39,20 @@ class HeldOut:
             HeldOutSource(label, stream.evaluation_batches(limit)) for label, stream in self._streams[phase]
         ]
 
-    def _open(self, phase: int) -> list[tuple[str | None, TokenStream]]:
+    def _open(self, phase: int) -> list[tuple[str | None, ExampleStream]]:
         recipe, phases = self._parts.recipe, self._parts.phases
-        config = config_of_phase(recipe, phases.plan[phase])
-        opened: list[tuple[str | None, TokenStream]] = []
-        for source in phases.streams[phase].sources:
-            if _SPLIT in source.manifest.splits:
-                alone = in_manifest_order(replace(config, manifest=source.url, sources=()))
-                words = recipe.objective.whole_words
-                stream = TokenStream(alone, seed=recipe.training.seed, split=_SPLIT, word_starts=words)
-                opened.append((source.label, stream))
+        config = phases.plan[phase].stream(recipe.stream)
+        opened: list[tuple[str | None, ExampleStream]] = []
+        for data_set in phases.streams[phase].data_sets:
+            if _SPLIT in data_set.splits:
+                alone = in_manifest_order(replace(config, manifest=data_set.url, sources=()))
+                opened.append((data_set.label, self._parts.kind.open_stream(recipe, alone, _SPLIT)))
             else:
-                log.warning("%s has no held-out split: evaluations leave it out", source.url)
+                log.warning("%s has no held-out split: evaluations leave it out", data_set.url)
         return opened
 
 
-def open_held_out(parts: RunParts) -> HeldOut | HeldOutImages | None:
+def open_held_out(parts: Parts[Any, Any]) -> HeldOut | None:
     """Return the held-out splits of a run, None where no source of its data has one."""
-    if isinstance(parts, ImageParts):
-        return open_held_out_images(parts)
-    assert isinstance(parts, Parts)
-    has_one = any(_SPLIT in source.manifest.splits for source in parts.stream.sources)
+    has_one = any(_SPLIT in data_set.splits for data_set in parts.stream.data_sets)
     return HeldOut(parts) if has_one else None

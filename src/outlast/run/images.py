@@ -1,127 +1,125 @@
-"""Runs on images: what differs from runs on text, in one place.
+"""Classification of images: what differs from other kinds of runs, in one place.
 
-In: an ``ImageRecipe`` and its data set, or the run directory of such a run. Out: its parts, its held-out
-pictures, its description, its artifact. The loop, the checkpoints and the metrics are those of text.
+In: a recipe, a data set of images, a run directory. Out: streams of pictures, the objective on a ResNet, an
+artifact that says how pictures are shown to it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from outlast.checkpoint.restore import Restored
-from outlast.config import build, to_dict
-from outlast.errors import OutlastError
+from outlast.errors import ConfigError, OutlastError
+from outlast.images.config import ImageStreamConfig
 from outlast.images.manifest import check_num_classes
 from outlast.images.stream import ImageStream
 from outlast.logs import log
-from outlast.models.resnet_config import ResNetConfig, resolve_resnet
+from outlast.models.params import unflatten
+from outlast.models.resnet import CLASSIFIER
+from outlast.models.resnet_config import RESNET, ResNetConfig
 from outlast.objectives.classify import ClassifyObjective
-from outlast.recipe import ImageRecipe, in_steps
-from outlast.run.parts import RunParts
-from outlast.storage import split_url
-from outlast.stream.sources import in_manifest_order, manifest_url
-from outlast.training.evaluate import HeldOutSource
-from outlast.training.optimizer import decays, make_optimizer, make_schedule
-from outlast.training.phase_plan import Phase
-from outlast.training.phases import Phases
+from outlast.recipe import Recipe, make_recipe
+from outlast.recipe.images import image_tables, resnet_of
+from outlast.run.directory import PARAMS_PREFIX, STATE_PREFIX, find_description
+from outlast.run.initialize import fitting, warn_of_differences
+from outlast.run.kind import DataFacts, Former, Parts, RunKind
+from outlast.storage import Store
+from outlast.stream.sources import in_manifest_order
+from outlast.training.state import TrainState
 
-ARCHITECTURE = "resnet"
+ImageParts = Parts[ImageStream, ClassifyObjective]
 _MEASURED = 64
 """Held-out pictures that an export compares."""
-_SPLIT = "validation"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageParts(RunParts):
-    """What a recipe of images and its data come to, before any array is made."""
+class ImageClassification(RunKind[ImageStream, ClassifyObjective]):
+    """The ``RunKind`` of images."""
 
-    recipe: ImageRecipe
-    phases: Phases[ImageStream]
-    objective: ClassifyObjective
+    architectures = frozenset([RESNET])
+    prefix = ""  # the running statistics belong to the model
+    held_out_remedy = "name one when the data set is made: --validation SRC"
 
-    @property
-    def stream(self) -> ImageStream:
-        """The pictures that are trained on."""
-        return self.phases.streams[0]
+    def open_stream(self, recipe: Recipe, config: ImageStreamConfig, split: str = "train") -> ImageStream:
+        return ImageStream(config, seed=recipe.training.seed, split=split)
+
+    def facts_of(self, stream: ImageStream) -> DataFacts:
+        """Return the number of classes. Raises ConfigError where there is only one."""
+        (data_set,) = stream.data_sets
+        check_num_classes(stream.manifest, where=data_set.url)
+        return DataFacts(num_classes=stream.manifest.num_classes)
+
+    def make_objective(self, recipe: Recipe, facts: DataFacts) -> ClassifyObjective:
+        _, objective = image_tables(recipe)
+        return ClassifyObjective(
+            model=resnet_of(recipe, num_classes=facts.num_classes),
+            config=objective,
+            compute_dtype=jnp.dtype(recipe.training.compute_dtype),
+            remat=recipe.training.remat == "layer",
+        )
+
+    def check_same_labels(self, former: Former, parts: ImageParts) -> None:
+        classes = former.restored.commit.identity["model"]["num_classes"]
+        if classes != parts.facts.num_classes:
+            raise ConfigError(
+                f"The model has {classes} classes, the data set {parts.facts.num_classes}.",
+                where=parts.recipe.stream.manifest,
+                remedy="name a data set of the model's own classes, or train on this one from the model: "
+                f"--initialize-from {former.run_dir}",
+            )
+        _warn_of_classes(former.description.get("classes"), parts.stream.manifest.classes)
+
+    def start_from(self, former: Former, state: TrainState, parts: ImageParts) -> TrainState:
+        """Return the state with a ResNet's parameters and statistics, and its classifier where it fits."""
+        restored, run_dir = former.restored, former.run_dir
+        found, statistics = (unflatten(restored.under(prefix)) for prefix in (PARAMS_PREFIX, STATE_PREFIX))
+        classes = restored.commit.identity["model"].get("num_classes")
+        if classes != parts.facts.num_classes:
+            found[CLASSIFIER] = state.params[CLASSIFIER]
+            log.info(
+                "its classifier has %s classes, the data %d: initialised by training.seed",
+                classes,
+                parts.facts.num_classes,
+            )
+        else:
+            _warn_of_classes(former.description.get("classes"), parts.stream.manifest.classes)
+        warn_of_differences(former, parts.identity)
+        return state._replace(
+            params=fitting(found, state.params, run_dir),
+            model_state=fitting(statistics, state.model_state, run_dir),
+        )
+
+    def keep_labels(self, stream: ImageStream, store: Store) -> dict[str, Any]:
+        """Return the names of the classes."""
+        del store
+        return {"classes": stream.manifest.classes}
+
+    def export(self, former: Former, store: Store, out: Path, provenance: dict[str, Any]) -> Path:
+        from outlast.huggingface.image_processor import image_processor_config
+        from outlast.huggingface.images import export_image_model
+
+        recipe = make_recipe(former.description["recipe"], where=f"{store.url}/{find_description(store)}")
+        _, objective = image_tables(recipe)
+        images = recipe.stream.images
+        return export_image_model(
+            former.restored.under(PARAMS_PREFIX),
+            former.restored.under(STATE_PREFIX),
+            ResNetConfig.from_dict(former.restored.commit.identity["model"]),
+            out,
+            classes=former.description.get("classes"),
+            preprocessor=image_processor_config(
+                image_size=images.image_size,
+                shorter_side=images.resize,
+                mean=objective.pixel_mean,
+                deviation=objective.pixel_deviation,
+            ),
+            differences=_measure_pixels(recipe),
+            provenance=provenance,
+        )
 
 
-def assemble_images(recipe: ImageRecipe) -> ImageParts:
-    """Check a recipe against its data and make the parts of the run. Raises ConfigError, ShardError."""
-    stream = ImageStream(recipe.stream, seed=recipe.training.seed)
-    check_num_classes(stream.manifest, where=manifest_url(recipe.stream))
-    recipe = in_steps(recipe, stream.num_examples)
-    model = resolve_resnet(recipe.model, num_classes=stream.manifest.num_classes)
-    objective = ClassifyObjective(
-        model=model,
-        config=recipe.objective,
-        compute_dtype=jnp.dtype(recipe.training.compute_dtype),
-        remat=recipe.training.remat == "layer",
-    )
-    schedule = make_schedule(recipe.optimizer, recipe.training.total_steps)
-    # One phase; a picture counts as one.
-    phase = Phase(
-        first_step=0,
-        num_steps=recipe.training.total_steps,
-        sequence_length=1,
-        global_batch_size=recipe.stream.global_batch_size,
-        first_data_step=0,
-        examples_before=0,
-        tokens_before=0,
-    )
-    return ImageParts(
-        recipe=recipe,
-        phases=Phases([phase], [stream]),
-        objective=objective,
-        schedule=schedule,
-        optimizer=make_optimizer(
-            recipe.optimizer,
-            schedule,
-            decays(objective.param_table, biases_and_norms=recipe.optimizer.decay_biases_and_norms),
-        ),
-        identity={
-            "seed": recipe.training.seed,
-            "data": stream.identity,
-            "model": {"architecture": ARCHITECTURE, **model.to_dict()},
-            "objective": to_dict(recipe.objective),
-            "optimizer": to_dict(recipe.optimizer),
-            "total_steps": recipe.training.total_steps,
-        },
-    )
-
-
-class HeldOutImages:
-    """The held-out split of a run on images, each picture as evaluation shows it."""
-
-    def __init__(self, parts: ImageParts) -> None:
-        config = in_manifest_order(parts.recipe.stream)
-        self._stream = ImageStream(config, seed=parts.recipe.training.seed, split=_SPLIT)
-        self._limit = parts.recipe.training.evaluation_examples
-
-    def sources(self, step: int) -> list[HeldOutSource]:
-        """Return one pass; it is the same for every step."""
-        del step
-        return [HeldOutSource(None, self._stream.evaluation_batches(self._limit))]
-
-
-def open_held_out_images(parts: ImageParts) -> HeldOutImages | None:
-    """Return the held-out pictures of a run, None where its data set has none."""
-    return HeldOutImages(parts) if _SPLIT in parts.stream.manifest.splits else None
-
-
-def describe_images(parts: ImageParts) -> dict[str, Any]:
-    """Return what the run directory keeps: the recipe as resolved, and the names of the classes."""
-    recipe = to_dict(parts.recipe)
-    # Whole, so that the run can be evaluated from any folder.
-    name = split_url(recipe["stream"]["manifest"])[1]
-    recipe["stream"]["manifest"] = f"{parts.stream.store.url}/{name}"
-    return {"recipe": recipe, "classes": parts.stream.manifest.classes}
-
-
-def warn_of_classes(of_model: Sequence[str] | None, of_data: Sequence[str] | None) -> None:
+def _warn_of_classes(of_model: Sequence[str] | None, of_data: Sequence[str] | None) -> None:
     """Say where the classifier of a model calls a class otherwise than the data do: equal numbers of classes
     do not show that the classes are the same, nor in the same order. A model may have more names than the
     data, and the other way round.
@@ -138,41 +136,7 @@ def warn_of_classes(of_model: Sequence[str] | None, of_data: Sequence[str] | Non
             return
 
 
-def export_images(
-    restored: Restored, description: dict[str, Any], out: Path, *, where: str, provenance: dict[str, Any]
-) -> Path:
-    """Write a checkpoint as a Hugging Face model folder; return the folder.
-
-    Args:
-        description: what ``describe_images`` returned, as it was read back.
-        where: the file it was read from.
-    """
-    from outlast.huggingface.image_processor import image_processor_config
-    from outlast.huggingface.images import export_image_model
-
-    recipe = build(ImageRecipe, description["recipe"], where=where)
-    model = dict(restored.commit.identity["model"])
-    del model["architecture"]
-
-    images = recipe.stream.images
-    return export_image_model(
-        restored.under("params/"),
-        restored.under("model_state/"),
-        ResNetConfig.from_dict(model),
-        out,
-        classes=description.get("classes"),
-        preprocessor=image_processor_config(
-            image_size=images.image_size,
-            shorter_side=images.resize,
-            mean=recipe.objective.pixel_mean,
-            deviation=recipe.objective.pixel_deviation,
-        ),
-        differences=_measure_pixels(recipe),
-        provenance=provenance,
-    )
-
-
-def _measure_pixels(recipe: ImageRecipe) -> str:
+def _measure_pixels(recipe: Recipe) -> str:
     """Return how far the pictures that transformers shows the model are from those of our evaluation, in
     words: of up to so many held-out pictures, spread evenly; "" where the data set is not at hand.
     """
@@ -180,7 +144,7 @@ def _measure_pixels(recipe: ImageRecipe) -> str:
 
     try:
         config = in_manifest_order(recipe.stream)
-        stream = ImageStream(config, seed=recipe.training.seed, split=_SPLIT)
+        stream = ImageStream(config, seed=recipe.training.seed, split="validation")
         total = stream.num_examples
         chosen = np.unique(np.linspace(0, total - 1, min(total, _MEASURED)).astype(np.int64))
         means: list[float] = []

@@ -7,16 +7,15 @@ text. What the folder's image processor says becomes keys of ``[stream.images]``
 from pathlib import Path
 from typing import Any
 
-from outlast.config import to_dict
 from outlast.huggingface.digests import checking
 from outlast.huggingface.image_processor import PREPROCESSOR_NAME, read_image_processor
-from outlast.huggingface.images import MODEL_TYPE, load_image_model, read_class_names
+from outlast.huggingface.images import load_image_model, read_class_names
 from outlast.huggingface.load import CONFIG_NAME
 from outlast.images.config import ImagesConfig
 from outlast.logs import log
 from outlast.models.resnet_config import resnet_table
 from outlast.objectives.config import ClassifyConfig
-from outlast.recipe import make_image_recipe
+from outlast.recipe import make_recipe, plain_tables
 from outlast.run.directory import PARAMS_PREFIX, STATE_PREFIX
 from outlast.run.import_directory import RECIPE_NAME, check_place, digests_of, toml_tables, write_import
 from outlast.storage import open_store
@@ -31,9 +30,7 @@ def import_image_model(folder: Path, out: str) -> str:
     store = open_store(out)
     check_place(store)
     images = tables.pop("stream.images")
-    recipe = make_image_recipe(
-        {**tables, "stream": {"packing": "images", "images": images}}, where=RECIPE_NAME
-    )
+    recipe = make_recipe({**tables, "stream": {"packing": "images", "images": images}}, where=RECIPE_NAME)
     comments = [
         f"# The model imported from {folder.name!r}. Copy these tables into a recipe; then",
         f"#   outlast train RECIPE --run-dir RUN --initialize-from {store.url} --set stream.manifest=...",
@@ -42,10 +39,10 @@ def import_image_model(folder: Path, out: str) -> str:
     write_import(
         store,
         fragment=toml_tables(comments, fragment),
-        described={"recipe": to_dict(recipe), "classes": classes},
+        described={"recipe": plain_tables(recipe), "classes": classes},
         identity={
             "data": {},
-            "model": {"architecture": MODEL_TYPE, **model.config.to_dict()},
+            "model": model.config.to_dict(),
             "imported": digests_of(folder),
         },
         arrays={
@@ -81,5 +78,5 @@ def _shown(folder: Path) -> dict[str, dict[str, Any]]:
             log.warning("its image processor: %s; accuracies may differ", difference)
     return {
         "stream.images": {"image_size": size, "evaluation_resize": side or 0},
-        "objective": {"name": "classify", "pixel_mean": list(mean), "pixel_deviation": list(deviation)},
+        "objective": {"kind": "classification", "pixel_mean": list(mean), "pixel_deviation": list(deviation)},
     }

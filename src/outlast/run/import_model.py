@@ -6,12 +6,10 @@ directory whose one checkpoint, of step 0, holds the parameters: what ``--initia
 that make a run of this model.
 """
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from outlast.config import to_dict
 from outlast.errors import ConfigError
 from outlast.huggingface.digests import check_tokenizer, checking
 from outlast.huggingface.images import MODEL_TYPES as IMAGE_MODEL_TYPES
@@ -20,7 +18,7 @@ from outlast.huggingface.pretrained import Pretrained, read_pretrained
 from outlast.logs import log
 from outlast.models.describe import model_table
 from outlast.models.next_sentence import HEAD
-from outlast.recipe import make_recipe
+from outlast.recipe import make_recipe, plain_tables
 from outlast.run.directory import PARAMS_PREFIX, TOKENIZER_FOLDER
 from outlast.run.import_directory import RECIPE_NAME, check_place, digests_of, toml_tables, write_import
 from outlast.run.import_images import import_image_model
@@ -67,7 +65,7 @@ def import_model(folder: str | Path, out: str | Path, *, tokenizer: str | Path |
     write_import(
         store,
         fragment=_fragment(folder, table, pretrained, store),
-        described={"recipe": to_dict(make_recipe(_tables(table, pretrained), where=RECIPE_NAME))},
+        described={"recipe": plain_tables(make_recipe(_tables(table, pretrained), where=RECIPE_NAME))},
         identity=_identity(folder, pretrained, manifest),
         arrays={f"{PARAMS_PREFIX}{name}": value for name, value in pretrained.params.items()},
         write_more=partial(write_tokenizer, store, TOKENIZER_FOLDER, manifest, files),
@@ -105,7 +103,7 @@ def _fragment(folder: Path, table: dict[str, Any], pretrained: Pretrained, store
 def _identity(folder: Path, pretrained: Pretrained, manifest: TokenizerManifest) -> dict[str, Any]:
     return {
         "data": {"tokenizer": manifest.fingerprint},
-        "model": asdict(pretrained.config),
+        "model": pretrained.config.to_dict(),
         "imported": digests_of(folder),
     }
 

@@ -4,24 +4,25 @@ In: the parts of a run. Out: lines for a person. Looking for the device is the f
 one that is not there is told before the run directory is touched.
 """
 
+from typing import Any
+
 import jax
 
 from outlast.logs import format_count
-from outlast.recipe import ImageRecipe
-from outlast.run.parts import RunParts
+from outlast.run.kind import Parts
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import cache_folder
 from outlast.training.arithmetic import environment
 
 
-def describe_opening(parts: RunParts) -> list[str]:
+def describe_opening(parts: Parts[Any, Any]) -> list[str]:
     """Return what a run computes with and reads. Raises RuntimeError where jax finds no device."""
     recipe, phase = parts.recipe, parts.phases.plan[0]
     found = environment()
     kind = found.get("processor") or found["device_kind"]
     examples = parts.phases.streams[0].num_examples
     batch, epoch = f"{phase.global_batch_size} examples", f"{examples} examples"
-    if not isinstance(recipe, ImageRecipe):
+    if phase.sequence_length is not None:
         batch += f" of {phase.sequence_length} tokens"
         epoch += f", {format_count(examples * phase.sequence_length)} tokens"
     steps = max(examples // phase.global_batch_size, 1)
@@ -38,7 +39,7 @@ def _manifests(config: StreamConfig) -> list[str]:
     return [source.manifest for source in config.sources] or [str(config.manifest)]
 
 
-def _caches(parts: RunParts) -> list[str]:
+def _caches(parts: Parts[Any, Any]) -> list[str]:
     config = parts.recipe.stream
     programs: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     lines = [f"compiled programs are kept in {programs}" if programs else "no compiled programs are kept"]

@@ -6,7 +6,6 @@ all there is to know of the run: its recipe, its tokenizer, attempts, checkpoint
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,18 @@ import jax
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.restore import Restored, restore_newest
 from outlast.checkpoint.save import CheckpointWriter
-from outlast.errors import ConfigError, RunError
+from outlast.errors import ConfigError
 from outlast.logs import ProgressLine, format_count, log
-from outlast.models.attention.random_blocks import DEFAULT_EVALUATION_RANDOM_BLOCKS, DEFAULT_RANDOM_BLOCKS
 from outlast.models.params import count
-from outlast.recipe import ImageRecipe, Recipe
-from outlast.run.assemble import assemble_run
+from outlast.recipe import Recipe
+from outlast.run.assemble import assemble, run_kind_of
 from outlast.run.checkpoints import NEWEST, Which, ranking_of
 from outlast.run.description import keep_description
-from outlast.run.directory import check_place, read_recipe_tables
-from outlast.run.export import check_before_training
+from outlast.run.directory import check_place
 from outlast.run.held_out import open_held_out
 from outlast.run.initialize import Source, initialized_from
+from outlast.run.kind import Parts
 from outlast.run.opening import describe_opening
-from outlast.run.parts import RunParts
 from outlast.storage import Store, open_store, place_of
 from outlast.training.arithmetic import arithmetic, describe_promise, kept_arithmetic
 from outlast.training.compilation_cache import use_compilation_cache
@@ -46,7 +43,7 @@ from outlast.training.step import make_evaluation_step, make_train_step
 
 @explained_memory()
 def train_run(
-    recipe: Recipe | ImageRecipe,
+    recipe: Recipe,
     run_dir: str | Path,
     *,
     initialize_from: str | Path | None = None,
@@ -73,17 +70,17 @@ def train_run(
     source = _source(initialize_from, Which(step=initialize_step, best=initialize_best), other_tokenizer)
     run_dir = place_of(run_dir)
     store = open_store(run_dir)
-    check_place(store, of_images=isinstance(recipe, ImageRecipe))
+    check_place(store, recipe.objective.kind)
     use_compilation_cache(recipe.training.compilation_cache_dir)
     with ExitStack() as stack:
         if notice is None:
             notice = stack.enter_context(Notice())
-        parts = assemble_run(_with_own_blocks(recipe, store))
+        parts = assemble(run_kind_of(recipe).as_begun(recipe, store))
+        recipe = parts.recipe
         if notice:
             raise notice.leaving("before the run began: nothing is lost.")
-        check_before_training(parts)
-        # Of the parts' recipe: that of images has steps only there.
-        if too_short := find_too_short(parts.recipe.optimizer, parts.recipe.training.total_steps):
+        parts.kind.check_exportable(parts)
+        if too_short := find_too_short(recipe.optimizer, recipe.training.total_steps):
             log.warning("%s", too_short)
         for line in describe_opening(parts):
             log.info("%s", line)
@@ -101,27 +98,6 @@ def train_run(
         return _train(parts, store, attempt, state, kept, notice, stack)
 
 
-def _with_own_blocks(recipe: Recipe | ImageRecipe, store: Store) -> Recipe | ImageRecipe:
-    """Return the recipe with the random blocks of a BigBird named: where it leaves them out, those of the run
-    that is there, which may have begun when the default was another.
-    """
-    if not isinstance(recipe, Recipe) or recipe.model.architecture != "bigbird":
-        return recipe
-    try:
-        begun = read_recipe_tables(store).get("model", {})
-    except RunError:  # there is none, or its description is damaged: the checkpoint has the last word
-        begun = {}
-    model = recipe.model
-    model = replace(
-        model,
-        random_blocks=model.random_blocks or begun.get("random_blocks") or DEFAULT_RANDOM_BLOCKS,
-        evaluation_random_blocks=model.evaluation_random_blocks
-        or begun.get("evaluation_random_blocks")
-        or DEFAULT_EVALUATION_RANDOM_BLOCKS,
-    )
-    return replace(recipe, model=model)
-
-
 def _source(initialize_from: str | Path | None, which: Which, other_tokenizer: bool) -> Source | None:
     if initialize_from is not None:
         return Source(run_dir=place_of(initialize_from), which=which, other_tokenizer=other_tokenizer)
@@ -134,7 +110,9 @@ def _source(initialize_from: str | Path | None, which: Which, other_tokenizer: b
     return None
 
 
-def _start(parts: RunParts, restored: Restored | None, source: Source | None, *, run_dir: str) -> TrainState:
+def _start(
+    parts: Parts[Any, Any], restored: Restored | None, source: Source | None, *, run_dir: str
+) -> TrainState:
     recipe = parts.recipe
     if restored is not None:
         check_identity(restored.commit.identity, parts.identity, step=restored.commit.step, run_dir=run_dir)
@@ -144,19 +122,19 @@ def _start(parts: RunParts, restored: Restored | None, source: Source | None, *,
         if source is not None:
             log.info("--initialize-from %s is not read: the run goes on from its own", source.run_dir)
         return restored_state(parts, restored)
-    state = parts.initial_state()
+    state = parts.learner.initial_state()
     if source is not None:
         state = initialized_from(source, state, parts)
     log.info(
         "new run of %d steps, %s parameters",
         recipe.training.total_steps,
-        format_count(count(parts.objective.param_table)),
+        format_count(count(parts.learner.objective.param_table)),
     )
     return state
 
 
 def _train(
-    parts: RunParts,
+    parts: Parts[Any, Any],
     store: Store,
     attempt: Attempt,
     state: TrainState,
@@ -164,7 +142,7 @@ def _train(
     notice: Notice,
     stack: ExitStack,
 ) -> TrainState:
-    recipe, phases = parts.recipe, parts.phases
+    recipe, phases, learner = parts.recipe, parts.phases, parts.learner
     start_step = int(state.step)
     writer = CheckpointWriter(
         store,
@@ -181,7 +159,7 @@ def _train(
         commit_of=attempt.commit_of,
         total_steps=recipe.training.total_steps,
         interval_steps=recipe.training.evaluation_interval_steps,
-        evaluation_step=make_evaluation_step(parts.objective, seed=recipe.training.seed),
+        evaluation_step=make_evaluation_step(learner.objective, seed=recipe.training.seed),
         held_out=held_out.sources if held_out else None,
         ranking=ranking_of(recipe),
         stop=lambda: bool(notice),
@@ -190,24 +168,24 @@ def _train(
     writer.rank(evaluations.best_first)
     metrics = MetricsFile(store, attempt.number)
     stack.callback(metrics.close)
-    tokens = [phases.place_of(step).tokens for step in (start_step, recipe.training.total_steps)]
-    progress = stack.enter_context(ProgressLine("training", tokens[1], start=tokens[0]))
+    start, end = (phases.place_of(step).units for step in (start_step, recipe.training.total_steps))
+    progress = stack.enter_context(ProgressLine("training", end, start=start))
     meter = StepMeter(
         metrics,
         progress,
         start_step=start_step,
         place_of=phases.place_of,
         interval_steps=recipe.training.log_interval_steps,
-        report=parts.objective.report,
+        report=learner.objective.report,
     )
     state = train(
         state,
         total_steps=recipe.training.total_steps,
         batches_from=phases.batches_from,
         train_step=make_train_step(
-            parts.objective,
-            parts.optimizer,
-            parts.schedule,
+            learner.objective,
+            learner.optimizer,
+            learner.schedule,
             seed=recipe.training.seed,
             num_microbatches=recipe.training.num_microbatches,
         ),
@@ -226,7 +204,7 @@ def _train(
     return state
 
 
-def _end_in_words(parts: RunParts, loss: float | None, evaluations: RunEvaluations) -> str:
+def _end_in_words(parts: Parts[Any, Any], loss: float | None, evaluations: RunEvaluations) -> str:
     """Say what came of a run, however few steps it had."""
     total, metric = parts.recipe.training.total_steps, ranking_of(parts.recipe).metric
     words = [f"all {total} steps are done" + ("" if loss is None else f": loss {loss:.4f}")]
@@ -238,6 +216,6 @@ def _end_in_words(parts: RunParts, loss: float | None, evaluations: RunEvaluatio
     return ", ".join(words)
 
 
-def restored_state(parts: RunParts, restored: Restored) -> TrainState:
+def restored_state(parts: Parts[Any, Any], restored: Restored) -> TrainState:
     """Return a checkpoint as the state of a run. Raises CheckpointError where it does not fit."""
-    return restore_state(restored.arrays, jax.eval_shape(parts.initial_state))
+    return restore_state(restored.arrays, jax.eval_shape(parts.learner.initial_state))

@@ -66,6 +66,16 @@ class StreamConfig:
     cache_bytes: Operation[NonNegativeInt] = 32 * 2**30
     """The most that the cache folder may hold, in bytes."""
 
+    @property
+    def data(self) -> Literal["text", "images"]:
+        """What the examples are made of."""
+        return "images" if self.packing == "images" else "text"
+
+    @property
+    def example_tokens(self) -> int | None:
+        """Tokens in an example; None where an example is no sequence."""
+        return self.sequence_length if self.data == "text" else None
+
     @pydantic.model_validator(mode="after")
     def _check_sources(self) -> Self:
         if self.sources and self.manifest is not None:

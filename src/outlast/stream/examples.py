@@ -6,15 +6,16 @@ nothing about the data needs saving.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, takewhile
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ConfigError, ShardError
+from outlast.storage import Store
 from outlast.stream.blocks import Batch
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import Shards, fetch_together
@@ -49,6 +50,20 @@ class Packing(Protocol):
         empty: Empty = np.empty,
         /,
     ) -> Batch: ...
+
+
+class DataSet(NamedTuple):
+    """A data set of a stream, of text or of images, as far as a run has to know it.
+
+    Attributes:
+        label: what metrics and evaluations call it; None where it is the only one.
+        store: where the manifest lies.
+    """
+
+    label: str | None
+    url: str
+    store: Store
+    splits: Collection[str]
 
 
 class ExampleStream:
@@ -99,6 +114,11 @@ class ExampleStream:
     @property
     def identity(self) -> dict[str, Any]:
         """What the order depends on: a resume that would change any of it is refused."""
+        raise NotImplementedError
+
+    @property
+    def data_sets(self) -> tuple[DataSet, ...]:
+        """What is read."""
         raise NotImplementedError
 
     @property

@@ -25,7 +25,7 @@ from outlast.shards.read import open_tokens
 from outlast.storage import Store, place_of
 from outlast.stream.blocks import Batch, Blocks
 from outlast.stream.config import StreamConfig
-from outlast.stream.examples import ExampleStream, Packing, make_order
+from outlast.stream.examples import DataSet, ExampleStream, Packing, make_order
 from outlast.stream.files import JoinedFiles, OpenFiles
 from outlast.stream.mixture import MIXTURE_VERSION, Mixture, source_seed
 from outlast.stream.order import ORDER_VERSION, Order
@@ -120,6 +120,11 @@ class TokenStream(ExampleStream):
         mixed = zip(own, self.order.shares, strict=True)
         sources = {str(i): {**fields, "share": str(share)} for i, (fields, share) in enumerate(mixed)}
         return {**common, "sources": sources, "mixture_version": MIXTURE_VERSION}
+
+    @property
+    def data_sets(self) -> tuple[DataSet, ...]:
+        """What is read."""
+        return tuple(DataSet(each.label, each.url, each.store, each.manifest.splits) for each in self.sources)
 
     def epochs_of(self, step: int) -> dict[str, float]:
         """Return how many epochs of each source of a mixture are consumed before a step; else nothing."""

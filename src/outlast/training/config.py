@@ -33,14 +33,14 @@ class OptimizerConfig:
     warmup_steps: NonNegativeInt = 0
     """First steps, in which the learning rate rises linearly from 0 to its highest."""
     warmup_epochs: NonNegativeFloat | None = None
-    """In place of warmup_steps: passes over the training split. Only of images."""
+    """In place of warmup_steps: passes over the training split. Not with phases."""
     final_fraction: float = pydantic.Field(default=0.0, ge=0, le=1)
     """The learning rate at the end, as a fraction of the highest."""
     decay_steps: NonNegativeInt = 0
     """constant: the last steps, in which the rate falls; all after the warm-up where those are fewer. step:
     the steps between two divisions, counted from the start of the run."""
     decay_epochs: PositiveFloat | None = None
-    """In place of decay_steps. Only of images."""
+    """In place of decay_steps. Not with phases."""
     decay_divisor: PositiveFloat = 5.0
     """step: what the rate is divided by."""
 
@@ -76,7 +76,7 @@ class TrainingConfig:
     """Updates of the parameters. With phases it is the sum of theirs, and can be left out. It may change
     where that leaves every learning rate so far as it was."""
     epochs: PositiveFloat | None = None
-    """In place of total_steps: passes over the training split. Only of images."""
+    """In place of total_steps: passes over the training split. Not with phases."""
     phases: tuple[PhaseConfig, ...] = ()
     """Parts of the run, one after the other, such as 128 tokens and then 512. Parameters, optimizer and
     learning rates go on from one to the next."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from outlast.config import build, differences, to_dict
 from outlast.errors import ConfigError, listed
+from outlast.objectives.config import in_todays_words
 from outlast.training.config import OptimizerConfig
 from outlast.training.optimizer import make_schedule
 
@@ -24,12 +25,17 @@ def check_identity(checkpoint: Identity, run: Identity, *, step: int, run_dir: s
         were used are compared with those the new number would have given. A run in phases gets longer by
         further phases.
 
-    A key of the optimizer that the checkpoint does not know had its default then.
+    A key of the optimizer that the checkpoint does not know had its default then; its objective may be in the
+    words of an earlier version.
 
     Raises:
         ConfigError: listing each field that differs, with both values and the way out.
     """
-    checkpoint = {**checkpoint, "optimizer": {**to_dict(OptimizerConfig()), **checkpoint["optimizer"]}}
+    checkpoint = {
+        **checkpoint,
+        "objective": in_todays_words(checkpoint["objective"]),
+        "optimizer": {**to_dict(OptimizerConfig()), **checkpoint["optimizer"]},
+    }
     found = [
         f"{name}: the checkpoint has {old!r}, the recipe {new!r}"
         for name, old, new in differences(checkpoint, run)

@@ -33,7 +33,8 @@ class Place(NamedTuple):
     """How much of the data a run has consumed."""
 
     examples: int
-    tokens: int
+    units: int
+    """Of the report: tokens, or images."""
     epoch: float
     source_epochs: dict[str, float]
     """Of each source of a mixture; else empty."""
@@ -89,7 +90,7 @@ class StepMeter:
         start_step: completed steps at the start of the attempt.
         place_of: how much of the data is consumed after so many steps.
         interval_steps: steps between two lines.
-        report: what a line says of the loss, and what ``Place.tokens`` counts.
+        report: what a line says of the loss, and what ``Place.units`` counts.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class StepMeter:
             "learning_rate": float(self._newest.learning_rate),
             "epoch": round(now.epoch, 4),
             "examples_per_second": round((now.examples - before.examples) / seconds, 2),
-            f"{unit}_per_second": round((now.tokens - before.tokens) / seconds, 1),
+            f"{unit}_per_second": round((now.units - before.units) / seconds, 1),
             "waiting_share": round(self._waited / seconds, 4),
             "time": round(time.time(), 3),
         }
@@ -192,6 +193,6 @@ class StepMeter:
         self.last_loss = loss
         rate = f"{format_count(record[f'{unit}_per_second'])} {unit}/s"
         rate += f", waiting {record['waiting_share']:.0%}"
-        self.progress.update(now.tokens, f"step {step}, loss {loss:.3f}, {rate}")
+        self.progress.update(now.units, f"step {step}, loss {loss:.3f}, {rate}")
         self._interval, self._newest, self._waited = Sums(), None, 0.0
         self._interval_began, self._last_step = self.clock(), step

@@ -10,12 +10,15 @@ So epochs go on over the border, and the same run cut into phases of one shape i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TypeVar
 
 from outlast.stream.config import StreamConfig
 from outlast.stream.shares import shares_of
 from outlast.training.config import PhaseConfig, TrainingConfig
+
+StreamT = TypeVar("StreamT", bound=StreamConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +27,22 @@ class Phase:
 
     first_step: int
     num_steps: int
-    sequence_length: int
+    sequence_length: int | None
+    """Tokens in an example; None where an example is no sequence."""
     global_batch_size: int
     first_data_step: int
     """The step of this phase's order whose batch its first step takes."""
     examples_before: int
-    tokens_before: int
+    units_before: int
 
     @property
     def stop_step(self) -> int:
         return self.first_step + self.num_steps
 
     @property
-    def step_tokens(self) -> int:
-        return self.global_batch_size * self.sequence_length
+    def step_units(self) -> int:
+        """What rates and progress count of a step: tokens, or examples where these are no sequences."""
+        return self.global_batch_size * (self.sequence_length or 1)
 
     def data_step(self, step: int) -> int:
         """Return the step of this phase's order whose batch a step of the run takes."""
@@ -47,32 +52,37 @@ class Phase:
         """Return how many examples the run has consumed before a step of this phase."""
         return self.examples_before + (step - self.first_step) * self.global_batch_size
 
-    def tokens_at(self, step: int) -> int:
-        """Return how many tokens the run has consumed before a step of this phase."""
-        return self.tokens_before + (step - self.first_step) * self.step_tokens
+    def units_at(self, step: int) -> int:
+        """Return how much the run has consumed before a step of this phase, in units of ``step_units``."""
+        return self.units_before + (step - self.first_step) * self.step_units
+
+    def stream(self, config: StreamT) -> StreamT:
+        """Return the ``[stream]`` table as this phase has it."""
+        length = self.sequence_length or config.sequence_length
+        return replace(config, sequence_length=length, global_batch_size=self.global_batch_size)
 
 
 def plan_phases(training: TrainingConfig, stream: StreamConfig) -> tuple[Phase, ...]:
     """Return the phases of a run, at least one."""
     plan: list[Phase] = []
-    step = examples = tokens = 0
+    step = examples = units = 0
     for config in training.phases or (PhaseConfig(steps=training.total_steps),):
-        length = config.sequence_length or stream.sequence_length
+        length = config.sequence_length or stream.example_tokens
         batch = config.global_batch_size or stream.global_batch_size
         phase = Phase(
             first_step=step,
             num_steps=config.steps,
             sequence_length=length,
             global_batch_size=batch,
-            first_data_step=-(-tokens // (batch * length)),
+            first_data_step=-(-units // (batch * (length or 1))),
             examples_before=examples,
-            tokens_before=tokens,
+            units_before=units,
         )
         plan.append(phase)
-        step, examples, tokens = (
+        step, examples, units = (
             phase.stop_step,
             phase.examples_at(phase.stop_step),
-            phase.tokens_at(phase.stop_step),
+            phase.units_at(phase.stop_step),
         )
     return tuple(plan)
 
@@ -97,6 +107,6 @@ def source_shares(stream: StreamConfig, plan: Sequence[Phase]) -> tuple[Fraction
         return ()
     return shares_of(
         stream.sources,
-        total_tokens=plan[-1].tokens_at(plan[-1].stop_step),
-        step_tokens=max(phase.step_tokens for phase in plan),
+        total_tokens=plan[-1].units_at(plan[-1].stop_step),
+        step_tokens=max(phase.step_units for phase in plan),
     )

@@ -50,13 +50,13 @@ class Phases(Generic[StreamT]):
         phase, stream = self.plan[index], self.streams[index]
         at = phase.data_step(step)
         return Place(
-            phase.examples_at(step), phase.tokens_at(step), stream.order.epoch_of(at), stream.epochs_of(at)
+            phase.examples_at(step), phase.units_at(step), stream.order.epoch_of(at), stream.epochs_of(at)
         )
 
     def _tell(self, phase: Phase) -> None:
         if len(self.plan) > 1:
             log.info(
-                "phase %d of %d, to step %d: %d examples of %d tokens a step",
+                "phase %d of %d, to step %d: %d examples of %s tokens a step",
                 self.plan.index(phase) + 1,
                 len(self.plan),
                 phase.stop_step,

@@ -51,8 +51,8 @@ class Ranking(NamedTuple):
         """Return the length and the number of the examples that an evaluation read. What else decides which
         they are belongs to the identity of the run.
         """
-        length = self.plan[phase_behind(self.plan, step)].sequence_length if self.plan else 0
-        return length, int(fields.get("num_examples", 0))
+        length = self.plan[phase_behind(self.plan, step)].sequence_length if self.plan else None
+        return length or 0, int(fields.get("num_examples", 0))
 
 
 def evaluation_name(commit: CommitKey) -> str:
