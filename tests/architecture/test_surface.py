@@ -4,11 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
 
 import outlast
+from architecture.rooms import read_source, room
 
 GENERATED = {"build", "dist", "quickstart-run", "__pycache__"}
 
@@ -46,7 +48,7 @@ def test_the_map_in_the_readme_is_true(checkout: Path) -> None:
         assert mapped, f"do: give {readme.name} the map of files, a fenced block with a line for src/outlast/"
         missing = sorted(path for path in mapped if not list(checkout.glob(path)))
         assert not missing, f"the map in {readme.name} names what is not there; do: correct it: {missing}"
-        left_out = sorted(things_to_map(checkout) - mapped)
+        left_out = sorted(things_to_map(checkout, mapped) - mapped)
         assert not left_out, f"the map in {readme.name} leaves out {left_out}; do: give each a line"
 
 
@@ -110,12 +112,34 @@ def mapped_paths(text: str) -> set[str]:
     return paths
 
 
-def things_to_map(checkout: Path) -> set[str]:
-    """Return what a map must name: the folders at the top, every package and module in ``src/outlast``."""
+def things_to_map(checkout: Path, mapped: Set[str]) -> set[str]:
+    """Return what a map must name: the folders at the top, every package and module in ``src/outlast``, and
+    all modules of a package of which it names one.
+    """
+    source = checkout / "src" / "outlast"
     top = {path.name for path in checkout.iterdir() if path.is_dir() and path.name[0] != "."}
-    inside = {
-        path.relative_to(checkout).as_posix()
-        for path in (checkout / "src" / "outlast").iterdir()
+    inside = [
+        path
+        for path in source.iterdir()
         if (path.suffix == ".py" and path.name[0] != "_") or (path / "__init__.py").exists()
-    }
-    return (top - GENERATED - {"src"}) | inside | {"src/outlast"}
+    ]
+    entered = {Path(name).parent for name in mapped if name.endswith(".py")} - {Path("src/outlast")}
+    inside += [path for room in entered for path in (checkout / room).glob("[!_]*.py")]
+    return (top - GENERATED - {"src"}) | {path.relative_to(checkout).as_posix() for path in [*inside, source]}
+
+
+def test_the_reading_order_leads_through_the_house(checkout: Path) -> None:
+    told = (checkout / "README.md").read_text(encoding="utf-8").split("The code in", 1)[1].split("```", 1)[0]
+    files = re.findall(r"`([\w/]+\.py)`", told.split("\n1. ", 1)[1])
+    names = [
+        f"outlast.{file.removesuffix('.py').replace('/', '.').removesuffix('.__init__')}" for file in files
+    ]
+    house = read_source(checkout / "src")
+    assert set(names) <= set(house.imports), f"do: name files that are there: {files}"
+    near = set(names).union(*(house.imports[name] for name in names))
+    far = {room(module) for module in house.imports} - {room(module) for module in near}
+    assert far == {"__main__", "outlast", "init", "interchange", "pytorch", "prng"}, (
+        f"do: correct the reading order in the README; rooms more than one import away: {sorted(far)}"
+    )
+    lines = sum(house.lines[name] for name in names)
+    assert f"about {round(lines, -2):,} lines" in told, f"do: write {lines} lines, and count the files"
