@@ -90,7 +90,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of the data with each ``table.key=value`` set; what is no TOML value is a string."""
+    """Return a copy of the data with each ``table.key=value`` set. A value that is no TOML is a string."""
     try:
         result = _copy(data)
     except RecursionError:

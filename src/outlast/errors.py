@@ -233,7 +233,9 @@ def explained(error: BaseException) -> OutlastError | None:
 
 
 def _missing_device(platforms: str) -> OutlastError | None:
-    """Ask jax again, where it is loaded: what it raises differs from kind to kind of device."""
+    """Return jax's reason why a device is missing: asked anew, since each kind of device raises another
+    error.
+    """
     jax = sys.modules.get("jax")
     try:
         if jax is not None:

@@ -230,7 +230,7 @@ def by_size(what: str, sizes: Sequence[int]) -> Gauge:
 
 
 def by_number(what: str, num_pieces: int, names: tuple[str, str, str]) -> Gauge:
-    """Return the gauge of so many pieces; ``names`` are of what they count, "" for nothing."""
+    """Return the gauge that counts pieces; ``names`` say what the three counts are, "" for one not used."""
 
     def describe(totals: Counts, seconds: float) -> str:
         # "12k records, 3.1MB": a unit of one letter stands at its number.

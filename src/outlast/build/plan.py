@@ -144,7 +144,7 @@ def files_to_mend(store: Store) -> dict[str, str]:
 
 
 def delete_note(store: Store) -> None:
-    """Nothing is to be made again any more."""
+    """Delete the note of what is mended: all of it is there again."""
     store.delete(_NOTE_NAME)
 
 

@@ -106,6 +106,9 @@ def history_of(recorded: Mapping[int, Start]) -> dict[int, int | None]:
     The newest attempt that recorded a start decides. It is followed back: to the attempt whose commit it
     restored, up to that commit's step; from there to what that attempt had restored; and so on.
     """
+    # The newest record decides, not the highest step. By steps alone a sleeper could overrule its successor:
+    # it wakes up, records the early step that it once saw, and cuts off what was restored since. A record
+    # that names the commit it came from cannot be overruled by a lower number, whenever it arrives.
     history: dict[int, int | None] = {}
     attempt = max(recorded, default=None)
     last_step: int | None = None

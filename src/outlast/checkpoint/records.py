@@ -51,8 +51,8 @@ def list_keys(store: Store) -> list[CommitKey]:
 
 
 def newest_known(store: Store, *, up_to: int | None = None) -> CommitKey | None:
-    """Return the newest commit of which the run is known to have had it: the one that the newest record
-    restored, or the last one that its attempt acknowledged, as its heartbeat names it. None: none is known.
+    """Return the newest commit that the run is known to have had, None where none is known: the later
+    of the one that the newest attempt restored (its record) and the last one it acknowledged (its heartbeat).
 
     No other attempt has a newer one that counts, by the rule of the line. A commit that retention removed is
     never it: the one that an attempt restored outlives the attempt, and of its own the newest stay.

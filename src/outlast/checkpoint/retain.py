@@ -78,7 +78,7 @@ def reasons_to_keep(
     keep_every_steps: int | None,
     best_step: int | None,
 ) -> dict[CommitKey, list[str]]:
-    """Return why retention keeps which commits of a line; of a commit that may go nothing stands there.
+    """Return the reasons to keep each commit of a line; a commit that may be deleted has no entry.
 
     Args:
         line: the commits that belong to the run, oldest first.

@@ -255,6 +255,24 @@ class CheckpointWriter:
         )
         self._report(f"the save of step {step} failed, training goes on: {self.last_error}")
 
+    # Why a death at any line of `_save`, or a rival at any moment, loses nothing that was acknowledged and
+    # shows nothing that is not whole (docs/design/commit.md; tests/checkpoint/test_model.py tries every
+    # history):
+    #
+    # 1. Parts come before the commit. Readers look for commits alone. Until the commit object is created the
+    #    parts are garbage under a random prefix; from then on every byte that it names has been written,
+    #    under a digest taken from host memory. There is nothing between: a store creates an object whole or
+    #    not.
+    # 2. No name is used twice. Step and attempt make the commit's name. The attempt's number is ours alone,
+    #    for its claim was created where nothing was, and within an attempt steps grow. So a lost answer is
+    #    settled by reading back, and a request that the store applies late, or again, cannot hit newer data.
+    # 3. A rival need not be stopped, only not believed. Whoever comes after us records which commit it
+    #    restored, and from then on only what lies on that way counts: what we write late, asleep or cut off,
+    #    does not (`lineage.ignored_because`). The heartbeat and most looks at the owner only save wasted
+    #    work.
+    # 4. The look after the commit does more. If there is no later claim by then, every later attempt lists
+    #    after our commit was there and finds it. Only so may it be acknowledged, and older ones be deleted.
+
     def _save(self, job: _Job) -> None:
         self._attempt.check_owned()  # a folder that is gone is not made again by the first part
         if self._preemption_seconds is None:

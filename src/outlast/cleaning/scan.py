@@ -1,4 +1,4 @@
-"""The scan: each piece of the corpus writes what of its documents is compared with all others.
+"""The scan: each piece of the corpus writes hashes and signatures of its documents, for the merge to compare.
 
 In: the extents of a piece. Out: ``cleaning/scan/<piece>-<section>-<part>``, rows of fixed width for the
 documents that the rules keep, then ``cleaning/scan/<piece>.json``, which marks the piece as scanned. All are

@@ -1,5 +1,5 @@
-"""What of a document is compared with all others: a hash of its text, a MinHash signature, hashes of its
-lines.
+"""What stands for a document where all are compared: a hash of its text, a MinHash signature, hashes of
+its lines.
 
 In: cleaned text. Out: arrays of fixed width. Equal text gives equal values on every machine.
 """

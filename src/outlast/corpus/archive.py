@@ -33,8 +33,8 @@ _COUNTED_AS = {"a folder": "folders", "a symbolic link": "links", "a hard link":
 
 
 def describe_tar(config: CorpusConfig, file: CorpusFile) -> CorpusFile | None:
-    """Return a tar with its format, which is that of its first member, and its units; None for one in a
-    folder that holds nothing of the corpus.
+    """Return a tar with its number of units and its format, the one of its first member. None: the tar was
+    found in a folder and holds nothing of the corpus.
 
     Raises:
         CorpusError: a damaged tar; one that was named and holds nothing; a member that is no text.

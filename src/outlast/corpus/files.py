@@ -173,7 +173,7 @@ def _walk(root: Path, include: str, exclude: Sequence[str]) -> Iterator[FoundFil
 
 
 def would_read(paths: str | Sequence[str], include: str, exclude: Sequence[str], file: Path) -> str | None:
-    """Return the path of the corpus of which a local file would be a text if it were there, None for none."""
+    """Return the path of the recipe by which a local file, once written, would be in the corpus, or None."""
     place = Path(os.path.realpath(file))
     for path in [paths] if isinstance(paths, str) else paths:
         root = Path(local_path(path)) if not is_remote(path) else None

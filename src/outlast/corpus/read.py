@@ -93,7 +93,7 @@ def split_chooser(config: CorpusConfig) -> Callable[[bytes], str]:
 
 
 def nothing_to_train_on(num_held_out: int) -> CorpusError:
-    """Return the error for a corpus whose documents, so many of them, are all held out."""
+    """Return the error for a corpus of which every document is held out."""
     if num_held_out:
         found = (
             "The only document of the corpus is" if num_held_out == 1 else f"All {num_held_out} documents are"

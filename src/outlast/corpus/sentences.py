@@ -153,7 +153,7 @@ def _is_abbreviation(line: str, start: int, end: int) -> bool:
 
 
 def _outside(ends: list[int], line: str, brackets: _Brackets) -> list[int]:
-    """Return those of some rising places in a line that no closed pair of brackets encloses."""
+    """Return the places of a line, of those given in rising order, that lie outside all pairs of brackets."""
     if not ends:
         return ends
     harmless = brackets.harmless.match(line, 0, ends[-1])

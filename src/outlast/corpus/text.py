@@ -255,8 +255,10 @@ def _read_json_lines(
 
 
 def _json_record(decoder: Decoder, line: bytes, offset: int, place: Place) -> Any:
-    """Parse a line. orjson is faster, for it takes bytes, and stricter: half of a surrogate pair, NaN, a mark
-    or bytes that are no UTF-8 it refuses. What it takes it reads as json does; the rest json decides.
+    """Parse a line, by orjson where it can and else by json.
+
+    orjson is faster, for it takes bytes, and stricter: it refuses half of a surrogate pair, NaN, a byte order
+    mark and bytes that are no UTF-8. What it accepts it reads as json does.
     """
     if decoder.encoding == "utf-8":
         try:

@@ -158,7 +158,7 @@ class ConfigReader:
         self.where = where
 
     def num_layers(self) -> int:
-        """At most so many that a damaged file costs neither time nor memory."""
+        """The number of layers. A bound keeps a damaged file from costing time and memory."""
         count: int = self.number("num_hidden_layers", int, 1)
         if count > _MOST_LAYERS:
             raise ConfigError(

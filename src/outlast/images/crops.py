@@ -25,7 +25,7 @@ _RATIOS = 1024
 
 
 class Crop(NamedTuple):
-    """What of a picture is shown, and how.
+    """The part of a picture that is shown, and whether it is mirrored.
 
     Attributes:
         box: the region, resized to the size of an example; where ``is_padded``, laid at its place instead.

@@ -131,7 +131,7 @@ def _tell_what_was_left_out(records: Sequence[ImageRecord]) -> None:
 
 
 def _plan(tars: Mapping[str, Sequence[str]], out: str | None) -> list[TarPiece]:
-    """Find the tars. Those of other stores than ``out`` stay where they are; None: none of them does."""
+    """Find the tars. Those of other stores than ``out`` are not copied; where it is None, all are."""
     urls = [(split, url) for split in _SPLITS for text in tars.get(split, ()) for url in _expand(text)]
     if not urls:
         raise ConfigError("No tar is named.", expected="outlast shards import TAR... --out DIR")

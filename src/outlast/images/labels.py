@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"-?\d{1,100}")
 
 
 class Found(NamedTuple):
-    """An image with its label. ``line`` is that of the list it was found in; in a folder there is none."""
+    """An image with its label. ``line`` is its line in a list; None for an image from a folder."""
 
     name: str
     path: Path

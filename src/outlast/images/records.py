@@ -79,7 +79,7 @@ class FieldRules:
 
 @dataclass
 class Tally:
-    """What of a tar became no example."""
+    """The files of a tar that became no example, counted by reason."""
 
     ignored_files: int = 0
     """Files whose name has no key or no field, or is private as ``__name__`` is."""
@@ -98,7 +98,8 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def plain_members(file: BinaryIO, rules: FieldRules, tally: Tally, *, where: str) -> Iterator[Member]:
-    """Yield the files of a tar; what is none, or has a name that leads elsewhere, becomes what the rules say.
+    """Yield the plain files of a tar. Links, devices and names that lead elsewhere are treated as the rules
+    say.
 
     Raises:
         ShardError: a damaged tar; under ``stop`` also a link, a device or such a name.

@@ -80,7 +80,7 @@ class ImageRows:
         self._index_of(shard)
 
     def padding(self, num_rows: int) -> Batch:
-        """Return rows that count for nothing: black, label 0, weight 0."""
+        """Return padding rows: black, label 0, weight 0, so that they do not count."""
         batch = self._arrays(num_rows, np.empty)
         for array in batch.values():
             array[:] = 0

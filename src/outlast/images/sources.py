@@ -156,7 +156,7 @@ def _classes_of(files: Sequence[_File], source: str) -> Iterator[Found]:
 
 
 def _read_list(path: Path) -> Iterator[Found]:
-    """Yield the images of a list. What it names lies in its folder: a list is no way out of it."""
+    """Yield the images of a list. A name that leads out of the list's folder is refused."""
     root = path.parent.resolve()
     num_rows = 0
     for line, row in _rows(path):

@@ -80,5 +80,5 @@ class ImageShardWriter:
 
 
 def record_bytes(image_bytes: int) -> int:
-    """Return how many bytes of a tar an image of so many bytes takes with its label."""
+    """Return the bytes that an image of this size and its label take in a tar."""
     return 3 * BLOCK + -(-image_bytes // BLOCK) * BLOCK

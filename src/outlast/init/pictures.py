@@ -20,7 +20,7 @@ _HELD_OUT = ("validation", "valid", "val", "dev", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class PicturesFound:
-    """What was found.
+    """A folder of pictures, as it was found.
 
     Attributes:
         source: the pictures to train on.

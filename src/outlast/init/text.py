@@ -51,7 +51,7 @@ _UNSPACED = {"Japanese", "Han", "Thai"}
 
 @dataclass(frozen=True, kw_only=True)
 class TextFound:
-    """What was found.
+    """Raw text, as it was found.
 
     Attributes:
         corpus: the table that reads it.

@@ -22,7 +22,7 @@ Command = tuple[str, ...]
 
 
 class Written(NamedTuple):
-    """What was done.
+    """What was found, and what comes next.
 
     Attributes:
         found: in lines for a person.
@@ -103,7 +103,7 @@ def write_for_pictures(path: str, out: Path) -> Written:
 
 
 def _places(out: Path) -> _Places:
-    """Choose folders beside the recipe; those of another recipe are not taken."""
+    """Choose folders for data and run beside the recipe, none that another recipe uses."""
     taken = any((out.parent / name).exists() for name in ("data", "run"))
     prefix = f"{out.stem}-" if taken else ""
     return _Places(out, out.parent / f"{prefix}data", out.parent / f"{prefix}run")

@@ -352,7 +352,7 @@ def _message(entries: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _entry_head(name: str, kind: Kind | None, size: int, is_packed: bool) -> bytes:
-    """Return what stands before the values of an entry: name, and the lengths of all that is nested there."""
+    """Return the bytes before the values of an entry: its name, and the lengths around them."""
     head = b"\x0a" + _varint(size) if is_packed and size else b""
     inner = len(head) + size
     if kind is not None:

@@ -83,8 +83,8 @@ def agree_on_build(
 
 
 def _describe_file(file: CorpusFile, is_mixed: bool) -> list[str | int]:
-    """Return what tells a file, what it is read as where that is not the same for all, and of a tar which of
-    its members count.
+    """Return what identifies a file of the corpus: its size, digest and encoding, its format where files
+    differ in it, and of a tar which of its members count.
     """
     values: list[str | int] = [file.size_bytes, file.digest, file.encoding]
     values += [file.format] if is_mixed else []

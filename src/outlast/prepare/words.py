@@ -22,7 +22,7 @@ WordRule = Literal["pieces"] | Segmenter
 
 
 def name_words(config: ShardsConfig, segmenter: Segmenter | None) -> str:
-    """Return the name of what finds words, ``none`` where nothing does.
+    """Return the name of the rule that finds words, ``none`` where there is none.
 
     Raises:
         ConfigError: a segmenter that calls itself like one of the recipe's rules.
@@ -46,7 +46,7 @@ def find_word_rule(config: ShardsConfig, segmenter: Segmenter | None) -> WordRul
 
 
 def versions_of(rule: WordRule | None) -> dict[str, str]:
-    """Return the versions of what the words depend on."""
+    """Return the versions of the libraries and dictionaries that decide where words begin."""
     return dict(rule.versions) if isinstance(rule, Segmenter) else {}
 
 
@@ -57,7 +57,7 @@ def warn_of_words(manifest: Manifest) -> None:
 
 
 def word_warnings(manifest: Manifest) -> Sequence[str]:
-    """Return what is to be said of the length of the words, perhaps nothing."""
+    """Return warnings where words are so short, or so long, that masking them whole makes little sense."""
     entries = [entry for entries in manifest.splits.values() for entry in entries]
     num_words = sum(entry.num_words or 0 for entry in entries)
     num_pieces = sum(entry.num_tokens - entry.num_documents for entry in entries)

@@ -152,7 +152,9 @@ def _format_size(size_bytes: int) -> str:
 
 
 def _text_bytes(manifest: Manifest, split: str) -> int | None:
-    """Return the bytes of text that the provenance tells of; nobody answers for what stands there."""
+    """Return the bytes of text that the provenance names, None where it names none: its fields are not
+    checked.
+    """
     try:
         found = manifest.provenance["counts"][split]["text_bytes"]
     except (KeyError, TypeError, IndexError):

@@ -38,8 +38,8 @@ _REMEDY = (
 
 
 def to_plain(manifest: Any) -> dict[str, Any]:
-    """Return the manifest as plain values. What is None is left out, so that a key which a data set does not
-    need leaves its fingerprint as it was before the key existed.
+    """Return the manifest as plain values, without those that are None: a key that a data set does not use
+    must not change the fingerprint it had before the key existed.
     """
     return asdict(
         manifest, dict_factory=lambda items: {key: value for key, value in items if value is not None}

@@ -288,7 +288,7 @@ def truncate_lengths(
 
 
 def count_heads(num_coins: NDArray[np.int64], states: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return how many of so many fair coins fall heads, for each number of coins (1 or more): int64.
+    """Toss fair coins: return, for each of some numbers of coins (1 or more), how many fall heads, int64.
 
     Coin c of a row is bit ``63 - c % 64`` of ``mix64(state + c // 64)``; a 1 is a head.
     """

@@ -60,7 +60,7 @@ def _open(folder: str, own: str) -> Store:
 
 
 class _SpreadStore(Store):
-    """Names of other stores among those of one."""
+    """A store in which some names stand for objects of other stores."""
 
     def __init__(self, own: Store, places: Mapping[str, tuple[Store, str]]) -> None:
         self.url = own.url

@@ -42,7 +42,7 @@ _is_repeated: ContextVar[bool] = ContextVar("is_repeated", default=False)
 
 
 class _NotTaken(Exception):
-    """What is to be done with a body failed."""
+    """The sink of a body raised an error: ours, not the server's."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__()

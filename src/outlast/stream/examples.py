@@ -311,7 +311,9 @@ def _check_step(step: int) -> None:
 
 
 def _needed_from(needed: Sequence[tuple[int, int]], batch: int) -> Iterator[tuple[int, int]]:
-    """Yield (batch, shard) for what is needed from a batch on; a shard is until the next one begins."""
+    """Yield (batch, shard): from which batch on each shard is needed. It is until its source goes on to the
+    next.
+    """
     for (need, shard), (until, _) in zip(needed, [*needed[1:], (batch, 0)], strict=True):
         if until >= batch:
             yield need, shard

@@ -230,6 +230,13 @@ class Order:
                     yield epoch * self.lane_examples + window, int(shard_order[number])
             epoch, place = epoch + 1, 0
 
+    # Why the order is computed and not kept: a saved iterator has to be saved by every process, at the same
+    # step, and fits the next run only if that has as many processes and threads. A function of (seed, step,
+    # row) fits any. What it costs is randomness: shards are permuted whole and examples within a window only,
+    # so that a process opens no shard but those of its lanes' windows. The keys name what is drawn, so that
+    # no two permutations share their numbers and a new one leaves the old ones as they were
+    # (docs/design/order.md).
+
     def _sorted_window(self, lane: int, epoch: int, window: int) -> Placement:
         shard_order, ends = self._cached_epoch(epoch)
         start = window * self.lane_window

@@ -192,7 +192,7 @@ class TokenizersTokenizer(Tokenizer):
         return self._encode_fast is not None
 
     def encode_by_tokenizers(self, texts: list[str]) -> list[NDArray[np.int32]]:
-        """Return the ids of texts without the other library; TypeError for what is no text."""
+        """Return the ids of texts by the library tokenizers itself. Raises TypeError for what is no text."""
         encodings = self._encoder.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 

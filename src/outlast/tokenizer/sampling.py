@@ -78,7 +78,7 @@ def split_lines(documents: Iterable[bytes], *, max_bytes: int) -> Iterator[str]:
 
 
 def name_breaker(names: Sequence[str], mark: str) -> Callable[[str], str]:
-    """Return what puts ``mark`` behind the first character of each of the names that stands in a text.
+    """Return a function that inserts ``mark`` after the first character of each of the names in a text.
 
     The names of control pieces are text like any other in a corpus, so their characters count; no piece may
     spell a whole name, or text would encode to a control id. A name of one character becomes the mark.

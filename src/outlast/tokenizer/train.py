@@ -74,7 +74,7 @@ def _memory_factor(config: TokenizerConfig) -> float:
 
 
 def _training_bytes(config: TokenizerConfig) -> int:
-    """Return the most text to train on: what is asked for, or what fits into the memory."""
+    """Return how many bytes of text to train on: those asked for, or fewer to fit the memory."""
     fitting = int((config.memory_limit_bytes - _BASE_BYTES) / _memory_factor(config))
     return min(config.sample_bytes, fitting)
 

@@ -43,7 +43,8 @@ def key_bias(attention_mask: Integer[Array, "*rows m"] | Bool[Array, "*rows m"])
 def pair_bias(
     attention_mask: AttentionMask | None, segment_ids: Int[Array, "b l"] | None
 ) -> Float[Array, "b q m"] | None:
-    """Return what is added to the scores, q being 1 where it is the same for all queries; None: nothing.
+    """Return the bias that is added to the scores, None where there is none. Its axis q has size 1 where the
+    bias is the same for all queries.
 
     Args:
         attention_mask: keys that may be attended to; None: all.

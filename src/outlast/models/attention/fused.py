@@ -135,7 +135,8 @@ def _forward(
 
 def _backward(plan: Plan, interpret: bool, kept: Any, gradient: Array) -> tuple[Any, ...]:
     query, key, value, context, random_blocks, mixed, log_sums = kept
-    # What each softmax takes off its slopes: the slope of its output along its output.
+    # The backward pass of a softmax p with gradient g is p * (g - sum(p * g)). Since the output is p @ value,
+    # that sum is output * gradient summed over a head's numbers, and needs no p.
     inner = jnp.sum(mixed.astype(jnp.float32) * gradient.astype(jnp.float32), axis=3).swapaxes(1, 2)
     arrays = (query, key, value, gradient, log_sums, inner)
     (of_query,) = _call(

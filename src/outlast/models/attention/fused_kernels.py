@@ -33,7 +33,7 @@ _TINY = np.float32(1e-30)
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is known of an attention before it runs."""
+    """The shape and pattern of an attention: what its kernel is compiled for."""
 
     length: int
     """Positions of a row, without what it is padded with."""
@@ -210,7 +210,7 @@ def _positions(plan: Plan, query_tile: Array, key_tile: Array, query_axis: int) 
 def _seen(
     plan: Plan, context: Context, query_tile: Array, key_tile: Array, *, query_axis: int
 ) -> Bool[Array, "x y"]:
-    """Return which pairs of two tiles see each other; none where one of them is -1."""
+    """Return which queries of a tile may attend to which keys of one; none where a tile is -1."""
     segments = context.key_segments[_slice(key_tile, plan.key_tile)]
     segments = jnp.where(jnp.minimum(query_tile, key_tile) < 0, -1, segments)
     of_key = _along(segments, 1 - query_axis)

@@ -48,7 +48,7 @@ Keep = Callable[["CachedShard"], None]
 
 
 def _leave(_: "CachedShard") -> None:
-    """Keep nothing: the caller has the shard from what is returned."""
+    """Do nothing: for a caller that keeps the shard it is given."""
 
 
 class _Wish(NamedTuple):
@@ -271,7 +271,12 @@ class ShardCache:
         return True
 
     def _take_room(self, part: BinaryIO, size_bytes: int, release_one: Callable[[], bool] | None) -> bool:
-        # One at a time, of all processes: the folder's own lock leaves nothing behind.
+        # The bound holds for all processes together because whoever makes room holds the folder's lock,
+        # counts the unfinished files too, and gives its own file its full size before it lets the lock go:
+        # two that look at the same time cannot both count on the same gap. The folder itself is locked, so
+        # that no lock file stays behind. The bound gives way in one case: where all that is there is in use
+        # and needed now, a step that waits for room would wait forever, so the limit is exceeded and that is
+        # said, once.
         folder = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
