@@ -95,7 +95,7 @@ def test_sets_of_nearly_one_size_are_shuffled_apart() -> None:
 
 @pytest.mark.parametrize("first", [0])
 def test_no_example_is_seen_twice_in_an_epoch_of_its_source(first: int) -> None:
-    for seed in range(first, first + 60):
+    for seed in range(first, first + 20):
         check_history(seed)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,20 @@ def check(tokenizer: TokenizersTokenizer, texts: list[str]) -> None:
         assert ids.tolist() == expected.tolist(), ascii(text[:1000])
 
 
-def test_every_character_alone_and_between_others(tokenizer: TokenizersTokenizer) -> None:
-    characters = [chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000]
-    characters += [chr(code) for code in range(0xE0000, 0xE0200)]
+@pytest.mark.parametrize(
+    "uniform_step", [16, pytest.param(1, marks=pytest.mark.long)], ids=["some of alike", "all"]
+)
+def test_every_character_alone_and_between_others(tokenizer: TokenizersTokenizer, uniform_step: int) -> None:
+    """Of long stretches of one kind (ideographs, Hangul, private, unassigned) every 16th; all with --long."""
+    codes = [*range(0xD800), *range(0xE000, 0x30000), *range(0xE0000, 0xE0200)]
+    kinds = [unicodedata.category(chr(code)) for code in codes]
+    alike = [set(kinds[max(0, at - 64) : at + 64]) == {kind} for at, kind in enumerate(kinds)]
+    characters = [
+        chr(code)
+        for code, among_alike in zip(codes, alike, strict=True)
+        if not among_alike or code % uniform_step == 0
+    ]
+    assert len(characters) > 10_000
     texts = [f"{one} a{one}b{one}{one} 日{one} 1{one} {one}" for one in characters]
     check(tokenizer, ["\n".join(texts[begin : begin + 256]) for begin in range(0, len(texts), 256)])
 
