@@ -30,7 +30,7 @@ ENGLISH = set(
     folder form format full grouping held image importing inference init inspect interchange interval
     language layer library liveness load loader local lock log loop main matching measure memory name
     normal offset on opening optimizer out pack picture pixel prepare pretrained printing prng processor
-    random randomness range read reader recipe recognize remote repack report sampling save schema set
+    random randomness range read reader recipe recognize regular remote repack report sampling save schema set
     shipped show small sparse stem storage stream text to tokenizer train training verify version walk
     whole write writer
 """,
