@@ -24,15 +24,15 @@ ENGLISH = set(
     re.findall(
         r"\w+",
         """
-    addresses ahead architecture archive arithmetic array assemble bench bit block braces cancel change
-    classify cleaner cleaning cli compilation compressed config corpus decode describe description drive
-    elsewhere encode encoding error evaluate evaluation failure family fast feature fetched file finish
-    folder form format full grouping held image importing inference init inspect interchange interval
-    language layer library liveness load loader local lock log loop main matching measure memory name
-    normal offset on opening optimizer out pack picture pixel prepare pretrained printing prng processor
-    random randomness range read reader recipe recognize regular remote repack report sampling save schema set
-    shipped show small sparse stem storage stream text to tokenizer train training verify version walk
-    whole write writer
+    addresses ahead architecture archive arithmetic array assemble bench bit block braces call cancel
+    change classify cleaner cleaning cli compilation compressed config corpus decode describe
+    description drive elsewhere encode encoding error evaluate evaluation failure family fast feature
+    fetched file finish folder form format full grouping held image importing inference init inspect
+    interchange interval language layer library liveness load loader local lock log loop main matching
+    measure memory name normal offset on opened opening optimizer out pack picture pixel prepare
+    pretrained printing prng processor random randomness range read reader recipe recognize regular
+    remote repack report sampling save schema set shipped show small sparse stem storage stream system
+    text to tokenizer train training verify version walk whole write writer
 """,
     )
 )
