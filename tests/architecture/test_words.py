@@ -28,10 +28,10 @@ ENGLISH = set(
     change classify cleaner cleaning cli compilation compressed config corpus decode describe
     description drive elsewhere encode encoding error evaluate evaluation failure family fast feature
     fetched file finish folder form format full grouping held image importing inference init inspect
-    interchange interval language layer library liveness load loader local lock log loop main matching
-    measure memory name normal offset on opened opening optimizer out pack picture pixel prepare
-    pretrained printing prng processor random randomness range read reader recipe recognize regular
-    remote repack report sampling save schema set shipped show small sparse stem storage stream system
+    interchange interval language layer length library liveness load loader local lock log loop main
+    matching measure memory name normal offset on opened opening optimizer out pack picture pixel
+    prepare pretrained printing prng processor random randomness range read reader recipe recognize
+    regular remote repack sampling save schema set shipped show small sparse stem storage stream system
     text to tokenizer train training verify version walk whole write writer
 """,
     )
