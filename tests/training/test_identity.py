@@ -7,6 +7,7 @@ import pytest
 
 from outlast.config import to_dict
 from outlast.errors import ConfigError
+from outlast.objectives.config import MlmConfig
 from outlast.training.config import OptimizerConfig
 from outlast.training.identity import check_identity
 
@@ -16,6 +17,7 @@ def make_identity(total_steps: int = 100, **optimizer: Any) -> dict[str, Any]:
         "seed": 0,
         "data": {"manifest": "5f2c", "global_batch_size": 32},
         "model": {"num_layers": 2},
+        "objective": to_dict(MlmConfig()),
         "optimizer": to_dict(OptimizerConfig(**optimizer)),
         "total_steps": total_steps,
     }
@@ -52,6 +54,16 @@ def test_a_key_of_the_optimizer_that_came_later_had_its_default() -> None:
         ConfigError, match="decay_biases_and_norms: the checkpoint has False, the recipe True"
     ):
         check_identity(older, make_identity(decay_biases_and_norms=True), step=1, run_dir="run")
+
+
+def test_an_objective_in_the_words_of_an_earlier_version_is_the_same() -> None:
+    older = make_identity()
+    older["objective"] = {"name": "mlm", **older["objective"]}
+    del older["objective"]["kind"]
+    check_identity(older, make_identity(), step=1, run_dir="run")
+    older["objective"]["mask_share"] = 0.5
+    with pytest.raises(ConfigError, match=r"objective\.mask_share: the checkpoint has 0\.5, the recipe 0\.8"):
+        check_identity(older, make_identity(), step=1, run_dir="run")
 
 
 def test_a_run_may_be_extended_where_no_past_rate_changes() -> None:

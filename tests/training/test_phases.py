@@ -79,6 +79,15 @@ def test_a_run_cut_into_phases_of_one_shape_is_the_same_run(urls: list[str]) -> 
         assert np.array_equal(expected["input_ids"], found["input_ids"])
 
 
+def test_a_run_measured_in_epochs_is_that_of_its_steps(urls: list[str]) -> None:
+    in_epochs = assemble(make(urls[:1], [], training={"epochs": 1.5}, optimizer={"warmup_epochs": 0.5}))
+    batches = in_epochs.stream.num_examples / in_epochs.recipe.stream.global_batch_size
+    total, warmup = round(1.5 * batches), round(0.5 * batches)
+    assert in_epochs.recipe.training.total_steps == total == in_epochs.phases.plan[-1].stop_step
+    steps = {"training": {"total_steps": total}, "optimizer": {"warmup_steps": warmup}}
+    assert in_epochs.identity == assemble(make(urls[:1], [], **steps)).identity
+
+
 def test_another_batch_goes_on_in_the_same_epoch(urls: list[str]) -> None:
     """With one length, phases of 6 and then 3 examples read each example once: an epoch passes the border."""
     phases = [{"steps": 9, "global_batch_size": 6}, {"steps": 14, "global_batch_size": 3}]

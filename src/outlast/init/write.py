@@ -277,7 +277,7 @@ def _pictures_recipe(found: PicturesFound, places: _Places) -> str:
             ),
             ("stream.images", [("image_size", side, "pixels"), ("crop", crop, "what training shows")]),
             ("model", [("architecture", "resnet", ""), *model]),
-            ("objective", [("name", "classify", ""), ("label_smoothing", 0.1, "")]),
+            ("objective", [("kind", "classification", ""), ("label_smoothing", 0.1, "")]),
             (
                 "optimizer",
                 [
