@@ -84,8 +84,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run's newest checkpoint, or another one, on the whole held-out split.
 
-    The loss is in nats per predicted token. --set training.evaluation_examples=N reads only N examples,
-    spread evenly, as evaluations during training may.
+    The loss is in nats per predicted token, of pictures per picture. --set training.evaluation_examples=N
+    reads only N examples, spread evenly, as evaluations during training may.
     """
     from outlast.run.evaluate import evaluate_run, follow_run
 

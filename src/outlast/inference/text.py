@@ -33,6 +33,7 @@ from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params, unflatten
 from outlast.storage import local_place
 from outlast.storage.regular import read_whole
+from outlast.tokenizer.untrusted import load_json
 
 LENGTH_MULTIPLE = 32
 BATCH_ROWS = 16
@@ -238,7 +239,7 @@ def _padded(array: IntArray, shape: tuple[int, int], fill: int) -> NDArray[np.in
 def _read_tokenizer(folder: Path, settings: dict[str, Any]) -> Tokenizer | JapaneseText:
     if settings.get("tokenizer_class") == "BertJapaneseTokenizer":
         return JapaneseText(folder)
-    tokenizer = Tokenizer.from_str(read_whole(folder / "tokenizer.json").decode())
+    tokenizer = load_json(read_whole(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

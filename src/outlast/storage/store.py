@@ -6,6 +6,7 @@ In: names and bytes. Out: the operations each store brings, and three built on t
 """
 
 import io
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,6 +25,9 @@ Chunks = Sequence[bytes | bytearray | memoryview]
 Pause = Callable[[float], object]
 """Waits for so many seconds; what it raises ends the repeating."""
 
+_log = logging.getLogger(__name__)
+_TOLD_FROM_SECONDS = 1.0
+"""A pause as long as this is not passed in silence: a store has not answered for a second or two by then."""
 _COMPARE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 2**16
 _PIECE_BYTES = 8 * 2**20
@@ -156,9 +160,15 @@ class Store(ABC):
         while True:
             try:
                 return action()
-            except StoreUnreachable:
-                if time.monotonic() + seconds > deadline:
+            except StoreUnreachable as error:
+                left = deadline - time.monotonic()
+                if seconds > left:
                     raise
+                if seconds >= _TOLD_FROM_SECONDS:
+                    where = error.where or self.url
+                    _log.warning(
+                        "%s %s is asked again in %.0f s, for %.0f s more", error.message, where, seconds, left
+                    )
             pause(seconds)
             seconds = min(2 * seconds, self.longest_pause_seconds)
 

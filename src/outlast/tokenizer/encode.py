@@ -22,6 +22,8 @@ from outlast.storage import Store
 from outlast.tokenizer.fast_bpe import fast_encoder
 from outlast.tokenizer.manifest import MODEL_NAMES, Library, TokenizerManifest, read_tokenizer
 from outlast.tokenizer.mecab_words import CONTINUATION, MecabSubwords
+from outlast.tokenizer.sentencepiece_model import parse_model
+from outlast.tokenizer.untrusted import check_charsmap, load_json
 
 _NO_IDS = np.zeros(0, np.int32)
 _BYTE_LETTERS = set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
@@ -132,6 +134,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, manifest: TokenizerManifest, model: bytes) -> None:
         super().__init__(manifest, model)
+        check_charsmap(parse_model(model).charsmap)
         try:
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
@@ -173,8 +176,10 @@ class TokenizersTokenizer(Tokenizer):
         for name, value in _ONE_THREAD.items():
             os.environ.setdefault(name, value)
         try:
-            self.processor = tokenizers.Tokenizer.from_buffer(model)
+            self.processor = load_json(model)
             self._encoder = tokenizers.Tokenizer.from_str(hide_special_tokens(model))
+        except TokenizerError:
+            raise
         except Exception as error:  # the library raises plain Exception
             raise TokenizerError(f"tokenizers cannot read the file: {error}") from None
         self._encoder.encode_special_tokens = True
@@ -217,7 +222,7 @@ class TokenizersTokenizer(Tokenizer):
             found = model.get("unk_token")
         names = {f"<0x{byte:02X}>" for byte in range(256)} if model.get("byte_fallback") else _BYTE_LETTERS
         is_bytes = model.get("byte_fallback") or '"ByteLevel"' in json.dumps(
-            [data["normalizer"], data["pre_tokenizer"]]
+            [data.get("normalizer"), data.get("pre_tokenizer")]
         )
         return (found if found in pieces else None), bool(is_bytes and names <= pieces)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from tokenizers import AddedToken
-from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from outlast.errors import TokenizerError
 from outlast.logs import log
@@ -29,6 +28,7 @@ from outlast.tokenizer.manifest import (
 )
 from outlast.tokenizer.mecab_words import MecabSubwords
 from outlast.tokenizer.sentencepiece_model import append_control_pieces, parse_model
+from outlast.tokenizer.untrusted import load_json
 from outlast.tokenizer.vocabulary_files import find_vocabulary, read_vocabulary
 
 SPECIAL_NAMES = {
@@ -113,8 +113,8 @@ def _read_json(content: bytes, append_missing: bool) -> tuple[Library, str, list
     try:
         data: dict[str, Any] = json.loads(content)
         kind = _KINDS[data["model"].get("type") or "BPE"]
-        tokenizer = HuggingFaceTokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises plain Exception
+        tokenizer = load_json(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"The file is not a tokenizer.json of a known kind: {error}") from None
     pieces = [tokenizer.id_to_token(index) or "" for index in range(tokenizer.get_vocab_size())]
     if append_missing:

@@ -76,6 +76,8 @@ def parse_model(content: bytes) -> SentencePieceModel:
     if not pieces or kind not in ("unigram", "bpe"):
         found = f"of the kind {kind!r}" if pieces else "without pieces"
         raise TokenizerError(f"The sentencepiece model is {found}.", expected="unigram or bpe")
+    if not any(piece.type == PieceType.UNKNOWN for piece in pieces):
+        raise TokenizerError("The sentencepiece model has no unknown piece.", expected="one of that type")
     if trainer.get(_WHITESPACE_AS_SUFFIX) or not normalizer.get(_ESCAPE_SPACES, 1):
         raise TokenizerError(
             "The sentencepiece model treats whitespace in a way that is not supported.",
