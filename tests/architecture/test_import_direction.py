@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": LEAVES,
     "training": LEAVES | {"objectives", "models", "stream", "checkpoint"},
     "huggingface": LEAVES | {"models", "tokenizer"},
-    "inference": LEAVES | {"huggingface", "images", "models"},
+    "inference": LEAVES | {"huggingface", "images", "models", "tokenizer"},
     # The recipe holds every table, so it reads every package's config.py; see RECIPE_MAY_IMPORT.
     "recipe": {"config", "errors"},
     "run": LEAVES
