@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from outlast.interchange.import_tfrecord import ImportConfig, import_tfrecord
-from outlast.interchange.tf_example import count_values, decode_example, encode_example
+from outlast.interchange.tf_example import decode_example, kind_of, values_of
 from outlast.interchange.tfrecord import Compression, frame, masked_crc, read_records
 from outlast.shards.example_shard import ExampleShardWriter, read_examples
 from outlast.shards.manifest import StaticExamples, TokenizerEntry
@@ -60,8 +60,7 @@ def test_bytes_that_are_no_example(message: bytes, data: st.DataObject) -> None:
     features = accepts_or_refuses(lambda: decode_example(content, "f"))
     if features is not None:
         for feature in features.values():
-            count_values(feature)
-        assert decode_example(encode_example(features), "f") == features
+            assert (kind_of(feature) is None) <= (len(values_of(feature)) == 0)
 
 
 @settings(max_examples=60)

@@ -1,5 +1,6 @@
 """What an export wrote, read back."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from outlast.interchange.tfrecord import read_records
 from support.datasets import SPECIAL_IDS
 
 
-def records_of(out: Path, document: dict[str, Any]) -> list[dict[str, Feature]]:
-    found: list[dict[str, Feature]] = []
+def records_of(out: Path, document: dict[str, Any]) -> list[Mapping[str, Feature]]:
+    found: list[Mapping[str, Feature]] = []
     for file in document["files"]:
         path = out / file["name"]
         with path.open("rb") as content:
@@ -22,6 +23,6 @@ def records_of(out: Path, document: dict[str, Any]) -> list[dict[str, Feature]]:
     return found
 
 
-def batch_of(records: list[dict[str, Feature]]) -> dict[str, NDArray[Any]]:
+def batch_of(records: list[Mapping[str, Feature]]) -> dict[str, NDArray[Any]]:
     shape = recognise(records[0], None, "f")
     return to_batch(records, shape, ["f"] * len(records), pad_id=SPECIAL_IDS["pad"])

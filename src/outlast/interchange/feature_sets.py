@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError, listed
-from outlast.interchange import tf_example
-from outlast.interchange.tf_example import Feature, Kind, RowError, count_values
+from outlast.interchange.tf_example import Feature, Kind, encode_rows, kind_of, values_of
 
 Size = Literal["L", "P", "1"]
 Batch = dict[str, NDArray[Any]]
@@ -115,10 +114,10 @@ def recognise(record: Mapping[str, Feature], features: FeatureSet | None, where:
     lengths = {"L": 0, "P": 0}
     for column in reversed(columns):
         if column.size != "1":
-            lengths[column.size] = count_values(record[column.feature])
+            lengths[column.size] = len(values_of(record[column.feature]))
     shape = Shape(features, lengths["L"], lengths["P"])
     for column in columns:
-        found = count_values(record[column.feature])
+        found = len(values_of(record[column.feature]))
         if found != shape.length(column.size) or not found:
             expected = shape.length(column.size) or "at least 1"
             raise ShardError(
@@ -141,7 +140,7 @@ def check_features(
             remedy="name the set the files were written with: --features",
         )
     for column in columns:
-        kind = record[column.feature].kind
+        kind = kind_of(record[column.feature])
         if kind != column.kind:
             raise ShardError(
                 f"The feature {column.feature} is {kind or 'empty'}.", where=where, expected=column.kind
@@ -166,17 +165,17 @@ def to_batch(
     batch: Batch = {}
     for column in shape.columns:
         length = shape.length(column.size)
-        contents = [record[column.feature].content for record in records]
-        unpack = tf_example.unpack_floats if column.kind == "float" else tf_example.unpack_integers
-        try:
-            values = unpack([content for content in contents if isinstance(content, bytes)], length)
-        except RowError as error:
-            raise ShardError(
-                f"The feature {column.feature} holds {error}.",
-                where=places[error.row],
-                expected="records of the same length, as the first one",
-                remedy="import files of different lengths into folders of their own",
-            ) from None
+        rows = [values_of(record[column.feature]) for record in records]
+        for row, where in zip(rows, places, strict=True):
+            if len(row) != length:
+                raise ShardError(
+                    f"The feature {column.feature} holds {len(row)} values instead of {length}.",
+                    where=where,
+                    expected="records of the same length, as the first one",
+                    remedy="import files of different lengths into folders of their own",
+                )
+        dtype = np.float32 if column.kind == "float" else np.int64
+        values = np.array(rows, dtype).reshape(len(rows), length)
         batch[column.array] = values[:, 0] if column.size == "1" else values
     if "attention_mask" not in batch:
         batch["attention_mask"] = (batch["input_ids"] != pad_id).astype(np.int64)
@@ -207,7 +206,7 @@ def to_messages(batch: Mapping[str, NDArray[Any]], shape: Shape) -> list[bytes]:
                 remedy=f"export another set of features than {shape.features!r}",
             )
         columns[column.feature] = (column.kind, values.reshape(num_rows, shape.length(column.size)))
-    return tf_example.encode_rows(columns)
+    return encode_rows(columns)
 
 
 def _list(record: Mapping[str, Feature]) -> str:
