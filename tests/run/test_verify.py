@@ -90,6 +90,13 @@ def test_two_files_of_a_run_that_changed_places_are_named(tmp_path: Path) -> Non
         ]
         one.write_bytes(first)
         other.write_bytes(second)
+    lists = sorted((tmp_path / "data").rglob("commit.json"))
+    contents = [path.read_bytes() for path in lists]
+    assert len(lists) == 2
+    for path, content in zip(lists, reversed(contents), strict=True):
+        path.write_bytes(content)
+    found = verify_anything(str(tmp_path))
+    assert [line for path in lists for line in found if line.startswith(f"{path.relative_to(tmp_path)}: ")]
 
 
 def test_what_is_behind_a_url_or_named_by_its_manifest(tmp_path: Path) -> None:

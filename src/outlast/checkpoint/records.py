@@ -5,6 +5,7 @@ The one that the line rule depends on, the record of the restored step, counts a
 is damaged, so that no commit of another history is ever taken for one of the run.
 """
 
+import logging
 from typing import Any
 
 from outlast.checkpoint.interval import Life
@@ -23,6 +24,8 @@ from outlast.checkpoint.lineage import (
 from outlast.errors import ObjectNotFound, SealError
 from outlast.storage import Store
 from outlast.storage.checksummed_json import unseal
+
+_log = logging.getLogger(__name__)
 
 
 def read_recorded(store: Store, *, up_to: int | None = None) -> dict[int, Start]:
@@ -100,6 +103,11 @@ def _read_start(store: Store, number: int) -> Start:
     step, name = record.get("step"), record.get("commit")
     commit = parse_commit_name(name) if isinstance(name, str) else None
     if record.get("attempt") != number or not isinstance(step, int) or (name is not None and commit is None):
+        _log.warning(
+            "%s is damaged: what attempt %d started from is not known, and no earlier checkpoint counts",
+            store.url_of(record_name(number)),
+            number,
+        )
         return UNREADABLE
     return Start(step, commit)
 

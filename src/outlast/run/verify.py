@@ -11,15 +11,19 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
+from outlast.checkpoint.format import parse_commit
 from outlast.checkpoint.inspect import verify_run as verify_checkpoints
 from outlast.checkpoint.lineage import (
     COMMITS,
     DATA,
+    CommitKey,
     is_list_name,
     parse_attempt_name,
     parse_commit_name,
+    parse_data_name,
 )
 from outlast.checkpoint.records import attempt_objects, list_keys
 from outlast.errors import ConfigError, ObjectNotFound, OutlastError, SealError, StorageError
@@ -95,8 +99,10 @@ def _verify_run(store: Store) -> Iterator[str]:
     for info in store.list(EVALUATIONS):
         yield from _told(info.name, lambda name=info.name: _check_evaluation(store, name))
     for info in store.list(DATA):
-        if is_list_name(info.name):
-            yield from _told(info.name, lambda name=info.name: unseal(store.read(name), where=name))
+        key = parse_data_name(info.name)
+        if key is not None and is_list_name(info.name):
+            check = partial(_check_list, store, info.name, key)
+            yield from _told(info.name, check)
     tokenizer: list[str] = []
     try:
         tokenizer += [read_description(store)["identity"]["data"].get("tokenizer")]
@@ -106,6 +112,10 @@ def _verify_run(store: Store) -> Iterator[str]:
         yield f"{error.where}: {error.message}"
     if store.exists(f"{TOKENIZER_FOLDER}/{MANIFEST_NAME}") or any(tokenizer):
         yield from _check_tokenizer(store, TOKENIZER_FOLDER, next(filter(None, tokenizer), None))
+
+
+def _check_list(store: Store, name: str, key: CommitKey) -> None:
+    parse_commit(store.read(name), name=key.name)
 
 
 def _check_attempt(store: Store, name: str) -> None:
