@@ -83,7 +83,7 @@ def one_by_one(params: Params, inputs: EncoderInputs, config: EncoderConfig, key
             )
         x = x + dropout(dense(mixed.reshape(x.shape), attention["output"]), fold(own, "attention"), RATE)
         scale = {"scale": params["layers"]["feed_forward"]["norm"]["scale"][n]}
-        value, gate = jnp.split(dense(layer_norm(x, scale, epsilon), feed_forward["inner"]), 2, axis=-1)
+        value, gate = jnp.moveaxis(dense(layer_norm(x, scale, epsilon), feed_forward["inner"]), 2, 0)
         gated = dropout(ACTIVATIONS[config.activation](value) * gate, fold(own, "feed_forward"), RATE)
         x = x + dense(gated, feed_forward["output"])
     return layer_norm(x, params["final_norm"], epsilon)

@@ -1,9 +1,5 @@
 """A batch norm on several devices: statistics of the whole batch, and the update of one device."""
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -18,6 +14,7 @@ from outlast.training.config import OptimizerConfig
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.state import initial_state
 from outlast.training.step import make_train_step
+from support.devices import result_on_devices
 
 NUM_DEVICES, ROWS = 4, 8
 
@@ -52,25 +49,7 @@ def step_on(num_devices: int) -> dict[str, Any]:
 
 
 def test_four_devices_make_the_step_of_one() -> None:
-    # Devices are counted when jax starts, so four of them want a process of their own.
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={NUM_DEVICES}",
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [os.environ.get("PYTHONPATH"), os.path.dirname(__file__)])
-        ),
-    }
-    program = "import json, test_batch_norm_devices as t; print(json.dumps(t.step_on(t.NUM_DEVICES)))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    divided, whole = json.loads(done.stdout.splitlines()[-1]), step_on(1)
+    divided, whole = result_on_devices(NUM_DEVICES, __file__, "step_on(NUM_DEVICES)"), step_on(1)
     assert divided.keys() == whole.keys()
     for name, value in whole.items():
         np.testing.assert_allclose(divided[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -16,6 +16,7 @@ from outlast.training.evaluate import HeldOutSource, evaluate_sources
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.state import TrainState, initial_state, restore_state, restore_tree, snapshot
 from outlast.training.step import TrainStep, make_evaluation_step, make_train_step
+from support.devices import result_on_devices
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCAB_SIZE, LENGTH = 60, 16
@@ -79,6 +80,27 @@ def test_microbatches_change_rounding_only(next_sentence: bool) -> None:
             np.testing.assert_allclose(other[name], value, rtol=2e-3, atol=2e-5, err_msg=name)
 
 
+def operations(num_microbatches: int) -> float:
+    """Return the floating-point operations of one device, of a step on a batch divided among all of them."""
+    state, step, _ = make_parts(num_microbatches, dropout=0.0)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+
+    def placed(tree: Any, *axes: str) -> Any:
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
+
+    jitted: Any = step
+    compiled = jitted.lower(placed(state), placed(make_batch(0, 16), "data")).compile()
+    # XLA counts the body of a loop once, however often it runs.
+    return compiled.cost_analysis()["flops"] * num_microbatches
+
+
+def test_a_microbatch_lies_on_all_devices() -> None:
+    """Microbatches of neighbouring rows would each lie on one device: 4 times the operations on each."""
+    cut, whole = result_on_devices(4, __file__, "[operations(4), operations(1)]")
+    assert cut < 2 * whole
+
+
 def test_a_step_repeats_to_the_last_bit() -> None:
     first, second = (
         snapshot(step(state, make_batch(0))[0]) for state, step, _ in (make_parts(), make_parts())
@@ -93,6 +115,16 @@ def test_masks_differ_between_steps() -> None:
     again = restore_state({**frozen, "step": np.array(1, np.int32), **counts(frozen, 1)}, state)
     _, second = step(again, make_batch(0))
     assert float(mean_loss(first.terms)) != float(mean_loss(second.terms))
+
+
+def test_kernels_of_an_older_shape_are_restored() -> None:
+    """Checkpoints held the products of a kernel side by side before they had an axis of their own."""
+    whole = np.arange(2 * 4 * 3 * 5, dtype=np.float32).reshape(2, 4, 3, 5)
+    template = {"kernel": jax.ShapeDtypeStruct((2, 4, 3, 5), np.float32)}
+    restored = restore_tree({"kernel": whole.reshape(2, 4, 15)}, template)
+    assert np.array_equal(restored["kernel"], whole)
+    with pytest.raises(CheckpointError, match="kernel"):
+        restore_tree({"kernel": whole.reshape(4, 2, 15)}, template)
 
 
 def counts(arrays: dict[str, Any], value: int) -> dict[str, Any]:

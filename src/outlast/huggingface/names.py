@@ -1,11 +1,12 @@
 """Our arrays under Hugging Face's names, and back.
 
 In: a table of parameters, and arrays by name on one side. Out: the same arrays by name on the other. Layers
-are stacked here and separate there; kernels are (in, out) here and (out, in) there; those of
-convolutions (height, width, in, out) here and (out, in, height, width) there. Nothing is rounded or
+are stacked here and separate there; kernels are (in, out), or (in, parts, out), here and (out, in) there;
+those of convolutions (height, width, in, out) here and (out, in, height, width) there. Nothing is rounded or
 cast.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import OutlastError
-from outlast.models.params import LAYERS_AXIS, Param, ParamTable, flatten
+from outlast.models.params import LAYERS_AXIS, Param, ParamTable, flatten, with_split_axis
 
 NamedArrays: TypeAlias = dict[str, NDArray[Any]]
 
@@ -32,9 +33,10 @@ def to_huggingface(table: ParamTable, params: Mapping[str, NDArray[Any]]) -> Nam
     _check_names(set(flat), set(params))
     tensors: NamedArrays = {}
     for name, param in flat.items():
-        _check_shape(name, params[name].shape, param.shape)
+        whole = with_split_axis(params[name], param.shape)
+        _check_shape(name, whole.shape, param.shape)
         for hf_name, index in _places(param):
-            array = params[name] if index is None else params[name][index]
+            array = whole if index is None else whole[index]
             tensors[hf_name] = np.ascontiguousarray(_to_torch(array) if param.hf_transposed else array)
     return tensors
 
@@ -64,7 +66,8 @@ def from_huggingface(table: ParamTable, tensors: Mapping[str, NDArray[Any]]) -> 
             if not np.isfinite(tensor).all():
                 not_finite.append(hf_name)
             parts.append(_from_torch(tensor) if param.hf_transposed else tensor)
-        params[name] = np.stack(parts) if param.stacked else np.ascontiguousarray(parts[0])
+        whole = np.stack(parts) if param.stacked else np.ascontiguousarray(parts[0])
+        params[name] = with_split_axis(whole, param.shape)
     if not_finite:
         raise OutlastError("Some weights are not finite: " + ", ".join(not_finite[:5]))
     return params
@@ -76,8 +79,10 @@ def huggingface_names(table: ParamTable) -> set[str]:
 
 
 def _to_torch(kernel: NDArray[Any]) -> NDArray[Any]:
-    """(in, out) to (out, in), and (height, width, in, out) to (out, in, height, width)."""
-    return kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T
+    """(in, out) to (out, in), (in, parts, out) to (parts * out, in), and (height, width, in, out) to
+    (out, in, height, width).
+    """
+    return kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.reshape(len(kernel), -1).T
 
 
 def _from_torch(tensor: NDArray[Any]) -> NDArray[Any]:
@@ -89,7 +94,7 @@ def _stored_shape(param: Param) -> tuple[int, ...]:
     shape = param.shape[1:] if param.stacked else param.shape
     if not param.hf_transposed:
         return shape
-    return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
+    return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else (math.prod(shape[1:]), shape[0])
 
 
 def _places(param: Param) -> Iterator[tuple[str, int | None]]:

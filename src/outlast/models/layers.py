@@ -52,9 +52,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def dense(x: Float[Array, "*rows i"], params: Params) -> Float[Array, "*rows o"]:
-    """Return ``x @ kernel + bias``, in the dtype of x; without a bias where the parameters have none."""
-    product = kept(x @ params["kernel"].astype(x.dtype))
+def dense(x: Float[Array, "*rows i"], params: Params) -> Float[Array, "..."]:
+    """Return ``x @ kernel + bias``, in the dtype of x; without a bias where the parameters have none.
+
+    A kernel (i, o) gives (*rows, o); one of several products, (i, parts, o), gives (*rows, parts, o).
+    """
+    product = kept(jnp.tensordot(x, params["kernel"].astype(x.dtype), 1))
     return product + _last_axis(params["bias"].astype(x.dtype), x.ndim) if "bias" in params else product
 
 

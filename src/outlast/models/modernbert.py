@@ -66,12 +66,14 @@ def param_table(config: EncoderConfig) -> ParamTable:
         "layers": {
             "attention": {
                 "norm": _norm((n - 1, d), axes, f"{layer}.attn_norm", first_layer=1),
-                "qkv": _kernel((n, d, 3 * d), (*axes, "heads"), f"{layer}.attn.Wqkv", into),
+                "qkv": _kernel((n, d, 3, d), (*axes, "qkv", "heads"), f"{layer}.attn.Wqkv", into),
                 "output": _kernel((n, d, d), (LAYERS_AXIS, "heads", "embed"), f"{layer}.attn.Wo", out_of),
             },
             "feed_forward": {
                 "norm": _norm((n, d), axes, f"{layer}.mlp_norm"),
-                "inner": _kernel((n, d, 2 * f), (*axes, "intermediate"), f"{layer}.mlp.Wi", into),
+                "inner": _kernel(
+                    (n, d, 2, f), (*axes, "value_gate", "intermediate"), f"{layer}.mlp.Wi", into
+                ),
                 "output": _kernel(
                     (n, f, d), (LAYERS_AXIS, "intermediate", "embed"), f"{layer}.mlp.Wo", out_of
                 ),
@@ -189,8 +191,8 @@ def _layer(
         x = x + _mix(attend_params, normed, index, attention, config, keys)
     with jax.named_scope("feed_forward"):
         inner = dense(layer_norm(x, feed_forward["norm"], epsilon), feed_forward["inner"])
-        # As a matrix: XLA's CPU gives each core a part of the first axis, which may be 1.
-        value, gate = jnp.split(inner.reshape(-1, inner.shape[-1]), 2, axis=-1)
+        # Without the axis of rows: XLA's CPU gives each core a part of the first axis, which may be 1.
+        value, gate = jnp.moveaxis(inner.reshape(-1, *inner.shape[-2:]), 1, 0)
         gated = (ACTIVATIONS[config.activation](value) * gate).reshape(*x.shape[:2], -1)
         gated = dropout(gated, None if keys is None else fold(keys, "feed_forward"), config.dropout)
         return x + dense(gated, feed_forward["output"])

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from outlast.errors import OutlastError
 from outlast.prng import derive_key
@@ -33,7 +34,8 @@ class Param:
         init: how it starts: truncated normal of standard deviation ``scale`` (cut at two of them), zeros or
             ones.
         hf: its name in Hugging Face's models; ``{layer}`` stands for the layer number of a stacked one.
-        hf_transposed: PyTorch stores the kernel as (out, in), of a convolution (out, in, height, width).
+        hf_transposed: PyTorch stores the kernel as (out, in), of a convolution (out, in, height, width). A
+            kernel (in, parts, out) of several products in one is (parts * out, in) there.
         first_layer: the number of the layer that the first of a stacked one belongs to.
     """
 
@@ -115,6 +117,18 @@ def check_shapes(table: ParamTable, params: Params) -> None:
             mistakes.append(f"{name} is {value.dtype}{value.shape}, expected {param.dtype}{param.shape}")
     if mistakes:
         raise OutlastError("The parameters do not fit the model: " + "; ".join(mistakes) + ".")
+
+
+def with_split_axis(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array in a shape that differs from its own in one axis that is two there: the same numbers
+    in the same order. Of any other shape it is returned as it is.
+
+    Checkpoints from before the products of ModernBERT had an axis of their own hold their kernels so.
+    """
+    merged = (
+        (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]) for axis in range(len(shape) - 1)
+    )
+    return array.reshape(shape) if array.shape in merged else array
 
 
 def _init(param: Param, name: str, seed: int) -> Array:

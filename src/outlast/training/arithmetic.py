@@ -24,7 +24,7 @@ from outlast.config import differences
 from outlast.training.config import TrainingConfig
 from outlast.version import __version__
 
-ARITHMETIC_VERSION = 1
+ARITHMETIC_VERSION = 2
 """Raised whenever this package computes other bits than before from the same recipe."""
 
 _NOTED = "settings"

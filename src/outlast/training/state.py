@@ -17,7 +17,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from outlast.errors import CheckpointError
-from outlast.models.params import Params, ParamTable, init_params
+from outlast.models.params import Params, ParamTable, init_params, with_split_axis
 
 Tree = TypeVar("Tree")
 
@@ -74,6 +74,10 @@ def restore_state(arrays: Mapping[str, NDArray[Any]], template: TrainState) -> T
 def restore_tree(arrays: Mapping[str, NDArray[Any]], template: Tree) -> Tree:
     """Put arrays in the place of a template's leaves. Raises CheckpointError naming what does not fit."""
     expected = _flat(template)
+    arrays = {
+        name: with_split_axis(value, expected[name].shape) if name in expected else value
+        for name, value in arrays.items()
+    }
     mistakes = [f"{name} is missing" for name in expected if name not in arrays]
     mistakes += [f"{name} is not known" for name in arrays if name not in expected]
     for name, value in expected.items():

@@ -69,6 +69,12 @@ def make_train_step(
 
     gradient = jax.grad(loss, has_aux=True)
 
+    def strided(x: Array) -> Array:
+        """Return microbatches of every M-th row. Where the rows are divided over devices, each of them then
+        lies on all devices; one of neighbouring rows would lie on a few, and be gathered by the others.
+        """
+        return x.reshape(-1, num_microbatches, *x.shape[1:]).swapaxes(0, 1)
+
     def accumulate(state: TrainState, batch: Batch) -> tuple[Params, LossOutput]:
         """Return the gradient of the mean loss, and sums over the batch."""
         rows = jnp.arange(jax.tree.leaves(batch)[0].shape[0], dtype=jnp.int32)
@@ -83,7 +89,7 @@ def make_train_step(
             added = gradient(state.params, state, *part, weight_sums)
             return jax.tree.map(jnp.add, total, added), None
 
-        parts = jax.tree.map(lambda x: x.reshape(num_microbatches, -1, *x.shape[1:]), (rows, dict(batch)))
+        parts = jax.tree.map(strided, (rows, dict(batch)))
         first = jax.tree.map(lambda x: x[0], parts)
         shapes = jax.eval_shape(lambda: gradient(state.params, state, *first, weight_sums))
         zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
