@@ -90,9 +90,10 @@ def operations(num_microbatches: int) -> float:
         return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
 
     jitted: Any = step
-    compiled = jitted.lower(placed(state), placed(make_batch(0, 16), "data")).compile()
+    compiled: Any = jitted.lower(placed(state), placed(make_batch(0, 16), "data")).compile()
     # XLA counts the body of a loop once, however often it runs.
-    return compiled.cost_analysis()["flops"] * num_microbatches
+    counted: Any = compiled.cost_analysis()
+    return counted["flops"] * num_microbatches
 
 
 def test_a_microbatch_lies_on_all_devices() -> None:
