@@ -64,7 +64,7 @@ def signature(node: ast.ClassDef | ast.FunctionDef) -> str:
             return f"{head}\n{signature(made[0])}"
         return "\n    ".join([head + (":" if fields else ""), *fields])
     result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    if any(isinstance(decorator, ast.Name) for decorator in node.decorator_list):  # a property
+    if any(ast.unparse(decorator) == "property" for decorator in node.decorator_list):  # a property
         return node.name + result.replace(" ->", ":")
     arguments = [one.replace("=", " = ", 1) for one in split_arguments(ast.unparse(node.args))]
     line = f"def {node.name}({', '.join(arguments)}){result}"

@@ -3,13 +3,19 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from pydantic import NonNegativeInt
 
-from outlast.config import apply_overrides, build, nearest, read_toml, table, to_dict
+import outlast
+from outlast.config import apply_overrides, build, checked, nearest, read_toml, table, to_dict
 from outlast.errors import ConfigError
+
+api: Any = outlast
 
 
 @table
@@ -37,9 +43,8 @@ def test_every_mistake_is_listed_with_its_key() -> None:
         build(Car, data, where="car.toml")
     assert str(caught.value).splitlines() == [
         "The recipe has mistakes:",
-        "  - engine.power: Input should be a valid integer, "
-        "unable to parse string as an integer (found 'many')",
-        "  - engine.limit: Input should be a valid number, unable to parse string as a number (found 'x')",
+        "  - engine.power: expected a whole number (found 'many')",
+        "  - engine.limit: expected a number (found 'x')",
         "  - engine.fules: unknown key; did you mean 'fuels'?",
         "  - nmae: unknown key; did you mean 'name'?",
         "  - zzz: unknown key; known: engine, name",
@@ -171,3 +176,90 @@ def test_a_recipe_nobody_may_read(tmp_path: Path) -> None:
         read_toml(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_toml(tmp_path / ("x" * 5000))
+
+
+@table
+class Kinds:
+    whole: int = 1
+    number: float = 1.0
+    flag: bool = False
+    several: tuple[int, ...] = ()
+    shares: Mapping[str, float] | None = None
+    text_or_texts: str | tuple[str, ...] = ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("whole", True, "a whole number"),
+        ("whole", "2", "a whole number"),
+        ("number", True, "a number"),
+        ("number", "0.5", "a number"),
+        ("flag", 1, "true or false"),
+        ("flag", "yes", "true or false"),
+        ("several", [1, True], "a whole number"),
+        ("several", ["1"], "a whole number"),
+        ("shares", {"a": "0.5"}, "a number"),
+    ],
+)
+def test_a_value_of_another_kind_is_not_converted(key: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?m)^  - {key}.*: expected {expected}"):
+        build(Kinds, {key: value}, where="here")
+
+
+def test_a_float_with_a_fraction_is_no_whole_number() -> None:
+    for value in (2.5, math.inf):
+        with pytest.raises(ConfigError, match="expected a whole number"):
+            build(Kinds, {"whole": value}, where="here")
+
+
+def test_kinds_that_lose_nothing_fit() -> None:
+    fits = {
+        "whole": 2.0,
+        "number": 1,
+        "several": [1, np.int64(2)],
+        "shares": {"a": 1},
+        "text_or_texts": ["a"],
+    }
+    built = build(Kinds, fits, where="here")
+    assert (built.whole, built.number, built.several, built.text_or_texts) == (2, 1.0, (1, 2), ("a",))
+    assert math.isinf(build(Kinds, {"number": "inf"}, where="here").number)
+
+
+def test_arguments_are_checked_as_the_keys_of_a_table() -> None:
+    @checked
+    def drive(car: Car, steps: NonNegativeInt, *, speed: float | None = None, path: str | Path = "") -> int:
+        return steps
+
+    assert drive(Car(), np.int64(3), speed=2, path=Path("a")) == 3  # pyright: ignore[reportArgumentType]
+    for arguments, told in (
+        (("car", 1), "expected a Car"),
+        ((Car(), "1"), "expected a whole number"),
+        ((Car(), 2.5), "expected a whole number"),
+        ((Car(), True), "expected a whole number"),
+        ((Car(), -1), "expected greater than or equal to 0"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            drive(*arguments)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"drive, speed"):
+        drive(Car(), 1, speed="2")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="expected a valid string"):
+        drive(Car(), 1, path=5)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: api.prepare_data("recipe.toml", "out"), "expected a Recipe"),
+        (lambda: api.open_stream("data", global_batch_size=8, start_step="1"), "open_stream, start_step"),
+        (lambda: api.open_stream("data", global_batch_size=8, seed=-1), "open_stream, seed"),
+        (lambda: api.open_images("data", global_batch_size=8.5), "open_images, global_batch_size"),
+        (lambda: api.export_run("run", "model", step="5"), "export_run, step"),
+        (lambda: api.evaluate_run("run", best=1), "evaluate_run, best"),
+        (lambda: api.read_recipe(5), "read_recipe, path"),
+        (lambda: api.load_model(None), "load_model, folder"),
+    ],
+)
+def test_the_public_functions_check_their_arguments(call: Callable[[], Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        call()

@@ -85,7 +85,7 @@ def test_an_iteration_that_is_left_begins_where_it_is_told(text: str, persistent
     assert steps_of(itertools.islice(loader, 2)) == [0, 1]
     dataset.start_step = 7
     assert steps_of(itertools.islice(loader, 4)) == [7, 8, 9, 10]
-    with pytest.raises(ConfigError, match="no step -1"):
+    with pytest.raises(ConfigError, match="start_step"):
         dataset.start_step = -1
 
 

@@ -7,12 +7,28 @@ and the nearest known name is offered, so a misspelt setting never turns into a 
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, dataclass_transform, get_args
+from typing import (
+    Annotated,
+    Any,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pydantic
 import pydantic.dataclasses
@@ -22,6 +38,7 @@ from outlast.errors import ConfigError, listed
 from outlast.storage.regular import read_whole
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 Operation = Annotated[T, pydantic.Field(json_schema_extra={"x-operation": True})]
 """The type of a key that may change between the attempts of a run, or the builds of a data set. Every other
@@ -66,6 +83,7 @@ class ToldApart:
 def table(cls: type[T]) -> type[T]:
     """Make a class the schema of one TOML table: frozen, keyword-only, closed to unknown keys."""
     config = pydantic.ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    cls._check_kinds = pydantic.field_validator("*", mode="before")(_check_kind)  # pyright: ignore[reportAttributeAccessIssue]
     decorated = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
     # The library reads the docstrings of a class's own fields alone.
     for base in reversed(cls.__mro__[1:]):
@@ -167,6 +185,90 @@ def build(
         lines = [f"  - {key}: {'; or '.join(several)}" for key, several in messages.items()]
         places = dict.fromkeys(place for key in messages for place in origins(key, where, overrides))
         raise ConfigError(listed(f"The {holder} has mistakes:", lines), where=", ".join(places)) from None
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function raise ConfigError for an argument of another kind than its annotation: as in a table,
+    nothing is converted. An annotation that is no plain value and no table is not checked.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        place = function.__qualname__.removesuffix(".__init__")
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+        hints = get_type_hints(function, include_extras=True)
+        for name, value in given.items():
+            problem = _argument_problem(hints[name], value) if name in hints else None
+            if problem:
+                raise ConfigError(f"{problem} (found {value!r:.200})", where=f"{place}, {name}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+_NUMBERS = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _check_kind(cls: Any, value: Any, info: pydantic.ValidationInfo) -> Any:
+    problem = _wrong_kind(fields_of(cls)[str(info.field_name)].annotation, value)
+    if problem:
+        raise ValueError(problem)
+    return value
+
+
+def _wrong_kind(annotation: Any, value: Any) -> str | None:
+    """Return what is wrong with a value, or an item of it, that the library would convert although it is of
+    another kind: ``true`` for 1, a text for a number, 2.5 for a whole number. What it refuses is left to it.
+    """
+    members = list(_members(annotation))
+    if isinstance(value, list | tuple | Mapping):
+        keyed = isinstance(value, Mapping)
+        items = list(cast(Mapping[Any, Any], value).values() if keyed else cast(Sequence[Any], value))
+        holders = [get_args(kind) for kind in members if get_args(kind)]
+        inner = Union[tuple(holder[-1 if keyed else 0] for holder in holders)] if holders else Any  # noqa: UP007
+        return next(filter(None, (_wrong_kind(inner, item) for item in items)), None)
+    wanted = [kind for kind in members if kind in _NUMBERS]
+    if isinstance(value, str):
+        fits = str in members or (float in members and value.lower().lstrip("-") in ("inf", "nan"))
+    elif isinstance(value, bool):
+        fits = bool in members
+    elif isinstance(value, Integral):
+        fits = wanted != [bool]
+    elif isinstance(value, Real):
+        fits = float in members or (int in members and float(value).is_integer())
+    else:
+        return None
+    if fits or not wanted:
+        return None
+    return f"expected {' or '.join(_NUMBERS[kind] for kind in wanted)}"
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    """Yield the types of which a value may be one."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _members(get_args(annotation)[0])
+    elif origin in (Union, types.UnionType):
+        for kind in get_args(annotation):
+            yield from _members(kind)
+    else:
+        yield annotation
+
+
+def _argument_problem(annotation: Any, value: Any) -> str | None:
+    members = set(_members(annotation))
+    tables: tuple[Any, ...] = tuple(kind for kind in members if dataclasses.is_dataclass(kind))
+    if tables and not members - {*tables, type(None)}:
+        fits = isinstance(value, tables) or (value is None and type(None) in members)
+        return None if fits else f"expected a {tables[0].__name__}"
+    if any(kind not in (str, Path, type(None), *_NUMBERS) for kind in members):
+        return None
+    try:
+        if not (problem := _wrong_kind(annotation, value)):
+            pydantic.TypeAdapter(annotation).validate_python(value)
+        return problem
+    except pydantic.ValidationError as error:
+        return str(error.errors()[0]["msg"]).replace("Input should be", "expected")
 
 
 def origins(key: str, where: str, overrides: Sequence[str]) -> list[str]:

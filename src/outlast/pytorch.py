@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from outlast.config import checked
 from outlast.errors import ConfigError
 from outlast.images.stream import make_image_stream
 from outlast.stream.blocks import Batch
@@ -65,15 +67,16 @@ class StreamDataset(IterableDataset[TensorBatch]):
             processes that nobody counted.
     """
 
+    @checked
     def __init__(
         self,
         manifest: str | Path | Mapping[str, float] | None = None,
         *,
-        global_batch_size: int,
-        start_step: int = 0,
-        stop_step: int | None = None,
-        process_index: int | None = None,
-        process_count: int | None = None,
+        global_batch_size: PositiveInt,
+        start_step: NonNegativeInt = 0,
+        stop_step: NonNegativeInt | None = None,
+        process_index: NonNegativeInt | None = None,
+        process_count: PositiveInt | None = None,
         **options: Any,
     ) -> None:
         index, count = _find_process(process_index, process_count)
@@ -95,9 +98,8 @@ class StreamDataset(IterableDataset[TensorBatch]):
         return int(self._start_step)
 
     @start_step.setter
-    def start_step(self, step: int) -> None:
-        if step < 0:
-            raise ConfigError(f"There is no step {step}.", where="start_step", expected="0 or more")
+    @checked
+    def start_step(self, step: NonNegativeInt) -> None:
         self._start_step.fill_(step)
 
     def __iter__(self) -> Iterator[TensorBatch]:

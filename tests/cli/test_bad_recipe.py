@@ -48,7 +48,7 @@ def test_every_mistake_at_once_whatever_the_verb(outlast: Run, tmp_path: Path, v
         "modle: unknown key; did you mean 'model'?",
         "corpus.paht: unknown key; did you mean 'path'?",
         'wordpiece needs library = "tokenizers"',
-        "model.num_layers: Input should be a valid integer",
+        "model.num_layers: expected a whole number",
         "(found 'two')",
         "optimizer.clip_norm: Input should be greater than 0 (found 0)",
         "training.total_step: unknown key; did you mean 'total_steps'?",
@@ -62,6 +62,9 @@ def test_every_mistake_at_once_whatever_the_verb(outlast: Run, tmp_path: Path, v
     ("override", "parts"),
     [
         ("training.total_step=5", ("training.total_step: unknown key; did you mean 'total_steps'?",)),
+        ("tokenizer.vocab_size=2000000000", ("tokenizer.vocab_size: ", "less than or equal to 16777216")),
+        ("model.vocab_size=2000000000", ("model.vocab_size: ", "less than or equal to 16777216")),
+        ("training.total_steps=true", ("training.total_steps: expected a whole number (found True)",)),
         ("trainign.total_steps=5", ("trainign: unknown key; did you mean 'training'?",)),
         ("training.total_steps=many", ("training.total_steps", "(found 'many')")),
         ("training.total_steps", ("Cannot read the override", "--set table.key=value")),

@@ -176,7 +176,10 @@ def test_a_recipe_of_images_takes_no_key_of_text() -> None:
         ("stream", "sequence_length", "belongs to text"),
     ):
         with pytest.raises(ConfigError, match=told):
-            make_recipe({**images, table: {**images.get(table, {}), key: "64"}}, where="here")
+            make_recipe(
+                {**images, table: {**images.get(table, {}), key: 64 if key == "sequence_length" else "64"}},
+                where="here",
+            )
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_open_stream_resumes_by_its_step(manifest: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"global_batch_size": 0}, "global_batch_size: "),
+        ({"global_batch_size": 0}, "global_batch_size"),
         ({"packing": "Blocks"}, "'blocks', 'pairs'"),
         ({"process_count": 0}, "process_count"),
         ({"process_index": 2, "process_count": 2}, "expected: 0 to 1"),

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
 
-from outlast.config import build
+from outlast.config import build, checked
 from outlast.errors import ConfigError
 from outlast.images.config import ImagesConfig, ImageStreamConfig
 from outlast.images.crops import draw_numbers, training_crop
@@ -125,16 +126,17 @@ class ImageStream(ExampleStream):
         return self.rows.gather_crops(places_of, crop_of, num_steps * size, empty)
 
 
+@checked
 def open_images(
     manifest: str | Path,
     *,
-    global_batch_size: int,
-    seed: int = 0,
-    start_step: int = 0,
+    global_batch_size: PositiveInt,
+    seed: NonNegativeInt = 0,
+    start_step: NonNegativeInt = 0,
     split: str = "train",
     evaluation: bool = False,
-    process_index: int = 0,
-    process_count: int = 1,
+    process_index: NonNegativeInt = 0,
+    process_count: PositiveInt = 1,
     **stream: Any,
 ) -> Iterator[Batch]:
     """Yield the batches of a data set of images: without end, or in an evaluation until all are seen.
@@ -180,14 +182,15 @@ def open_images(
     return opened.read(start_step, evaluation=evaluation)
 
 
+@checked
 def make_image_stream(
     manifest: str | Path,
     *,
-    seed: int = 0,
+    seed: NonNegativeInt = 0,
     split: str = "train",
     evaluation: bool = False,
-    process_index: int = 0,
-    process_count: int = 1,
+    process_index: NonNegativeInt = 0,
+    process_count: PositiveInt = 1,
     **stream: Any,
 ) -> ImageStream:
     """Return the stream that ``open_images`` reads. Arguments and errors as there."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from outlast.config import checked
 from outlast.huggingface.images import MODEL_TYPES
 from outlast.huggingface.load import read_config
 from outlast.inference.pictures import ImageClassifier, load_classifier
@@ -9,6 +10,7 @@ from outlast.inference.text import Model, load_text_model
 from outlast.storage import local_place
 
 
+@checked
 def load_model(folder: Path | str) -> Model | ImageClassifier:
     """Load a model folder, with every head it has: a ``Model`` of text, or an ``ImageClassifier``.
 

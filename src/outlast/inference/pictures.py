@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from outlast.config import checked
 from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.digests import checking
 from outlast.huggingface.image_processor import PREPROCESSOR_NAME, ImageProcessor, read_image_processor
@@ -87,6 +88,7 @@ class ImageClassifier:
         images = jnp.asarray(padded.transpose(0, 2, 3, 1))
         return {"logits": np.asarray(_classify(self._params, self._state, images, config=self.config))[:rows]}
 
+    @checked
     def predict(self, pictures: Picture | Sequence[Picture], *, top: int = 5) -> list[list[Label]]:
         """Return, for each picture, the likeliest classes, best first.
 

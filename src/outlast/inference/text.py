@@ -21,6 +21,7 @@ from jax import Array
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
+from outlast.config import checked
 from outlast.errors import ConfigError, OutlastError
 from outlast.huggingface.digests import checking
 from outlast.huggingface.japanese_text import Encoded, JapaneseText
@@ -159,6 +160,7 @@ def load_text_model(folder: Path) -> Model:
         return Model(config, unflatten({name: jnp.asarray(value) for name, value in params.items()}), folder)
 
 
+@checked
 def fill_mask(model: Model | Path | str, texts: Sequence[str], *, top: int = 5) -> list[list[list[Answer]]]:
     """Return, for each text and each mask in it, the likeliest pieces, best first.
 

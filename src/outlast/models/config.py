@@ -51,10 +51,10 @@ class ModelConfig:
     """Heads of attention in a layer."""
     intermediate_size: int | None = Field(default=None, ge=1)
     """Width inside the feed-forward network."""
-    vocab_size: int | None = Field(default=None, ge=1)
+    vocab_size: int | None = Field(default=None, ge=1, le=2**24)
     """Rows of the embedding. As many as the tokenizer has ids where not given; imported models may have
     more."""
-    type_vocab_size: int | None = Field(default=None, ge=1)
+    type_vocab_size: int | None = Field(default=None, ge=1, le=2**24)
     """Token types: 2 tell the two segments of a pair apart. 2 for bert and bigbird, 1 for roberta where not
     given; modernbert has 1."""
     max_positions: int = Field(default=512, ge=2)

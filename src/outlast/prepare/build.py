@@ -17,6 +17,7 @@ from outlast.build.tasks import Task, drive_share, others_have_work
 from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
 from outlast.cleaning.scan import ScanJob
+from outlast.config import checked
 from outlast.corpus.changes import check_remote
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.extent import CorpusFile, PieceJob
@@ -45,6 +46,7 @@ _MADE_FIRST = ("cleaning/", "tokenizer/")
 _MORE_FOLDERS = (*_MADE_FIRST, "cleaning/scan/", "cleaning/drops/", "failed/")
 
 
+@checked
 def prepare_data(
     recipe: Recipe,
     out: str | Path,

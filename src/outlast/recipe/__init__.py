@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from outlast.config import apply_overrides, build, fields_of, nearest, read_toml, resolve_locations, to_dict
+from outlast.config import (
+    apply_overrides,
+    build,
+    checked,
+    fields_of,
+    nearest,
+    read_toml,
+    resolve_locations,
+    to_dict,
+)
 from outlast.errors import ConfigError
 from outlast.models.resnet_config import RESNET
 from outlast.objectives.config import in_todays_words
@@ -53,6 +62,7 @@ RECIPE_KINDS: dict[str, RecipeKind] = {
 """By ``objective.kind``."""
 
 
+@checked
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe. Raises ConfigError listing every mistake with its key."""
     return make_recipe(read_tables(path, overrides), where=str(path), overrides=overrides)

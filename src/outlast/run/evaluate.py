@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from outlast.checkpoint.restore import Restored, list_keys
-from outlast.config import apply_overrides
+from outlast.config import apply_overrides, checked
 from outlast.errors import ShardError
 from outlast.recipe import make_recipe
 from outlast.run.assemble import assemble
@@ -31,6 +31,7 @@ from outlast.training.step import make_evaluation_step
 POLL_SECONDS = 5.0
 
 
+@checked
 def evaluate_run(
     run_dir: str | Path, overrides: Sequence[str] = (), *, step: int | None = None, best: bool = False
 ) -> dict[str, Any]:

@@ -5,6 +5,7 @@ In: the URL of a run directory; the data set may be gone. Out: the folder.
 
 from pathlib import Path
 
+from outlast.config import checked
 from outlast.recipe import kind_of
 from outlast.run.assemble import RUN_KINDS
 from outlast.run.checkpoints import Which, restore_run
@@ -15,6 +16,7 @@ from outlast.training.ranking import read_evaluations
 from outlast.version import __version__
 
 
+@checked
 def export_run(run_dir: str | Path, out: str | Path, *, step: int | None = None, best: bool = False) -> Path:
     """Write a checkpoint of a run, the newest, that of a step, or the best, as a Hugging Face model folder;
     return the folder.

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from outlast.config import checked
 from outlast.errors import ConfigError
 from outlast.huggingface.digests import check_tokenizer, checking
 from outlast.huggingface.images import MODEL_TYPES as IMAGE_MODEL_TYPES
@@ -29,6 +30,7 @@ from outlast.tokenizer.manifest import TokenizerManifest, write_tokenizer
 _SEQUENCE_LENGTH = 512
 
 
+@checked
 def import_model(folder: str | Path, out: str | Path, *, tokenizer: str | Path | None = None) -> str:
     """Import a model; return the URL of the run directory.
 

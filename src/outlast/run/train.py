@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from pydantic import NonNegativeInt
 
 from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.restore import Restored, restore_newest
 from outlast.checkpoint.save import CheckpointWriter
+from outlast.config import checked
 from outlast.errors import ConfigError
 from outlast.logs import ProgressLine, format_count, log
 from outlast.models.params import count
@@ -42,12 +44,13 @@ from outlast.training.step import make_evaluation_step, make_train_step
 
 
 @explained_memory()
+@checked
 def train_run(
     recipe: Recipe,
     run_dir: str | Path,
     *,
     initialize_from: str | Path | None = None,
-    initialize_step: int | None = None,
+    initialize_step: NonNegativeInt | None = None,
     initialize_best: bool = False,
     other_tokenizer: bool = False,
     notice: Notice | None = None,

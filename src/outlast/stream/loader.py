@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
 
-from outlast.config import build
+from outlast.config import build, checked
 from outlast.errors import ConfigError
 from outlast.shards.example_shard import open_examples
 from outlast.shards.manifest import Manifest, ShardEntry
@@ -139,16 +140,17 @@ class TokenStream(ExampleStream):
         return max(1, min(_GATHERED_STEPS, _GATHERED_BYTES // batch_bytes))
 
 
+@checked
 def open_stream(
     manifest: str | Path | Mapping[str, float] | None = None,
     *,
-    global_batch_size: int,
-    seed: int = 0,
-    start_step: int = 0,
+    global_batch_size: PositiveInt,
+    seed: NonNegativeInt = 0,
+    start_step: NonNegativeInt = 0,
     split: str = "train",
     evaluation: bool = False,
-    process_index: int = 0,
-    process_count: int = 1,
+    process_index: NonNegativeInt = 0,
+    process_count: PositiveInt = 1,
     word_starts: bool = False,
     **stream: Any,
 ) -> Iterator[Batch]:
@@ -201,14 +203,15 @@ def open_stream(
     return opened.read(start_step, evaluation=evaluation)
 
 
+@checked
 def make_stream(
     manifest: str | Path | Mapping[str, float] | None = None,
     *,
-    seed: int = 0,
+    seed: NonNegativeInt = 0,
     split: str = "train",
     evaluation: bool = False,
-    process_index: int = 0,
-    process_count: int = 1,
+    process_index: NonNegativeInt = 0,
+    process_count: PositiveInt = 1,
     word_starts: bool = False,
     **stream: Any,
 ) -> TokenStream:

@@ -16,6 +16,10 @@ CLS_PIECE = "[CLS]"
 SEP_PIECE = "[SEP]"
 MASK_PIECE = "[MASK]"
 
+MOST_PIECES = 2**24
+"""Of a vocabulary: sixteen times those of the largest that models have. Each is a row of the embedding, so
+more is refused before memory is asked for it."""
+
 SPECIAL_PIECES = {
     "pad": PAD_PIECE,
     "unk": UNKNOWN_PIECE,
@@ -41,7 +45,7 @@ class TokenizerConfig:
     """The algorithm; wordpiece exists in tokenizers only."""
     byte_level: bool = False
     """BPE over bytes as in GPT-2 and RoBERTa (tokenizers only): nothing is unknown, whitespace is kept."""
-    vocab_size: int = pydantic.Field(default=32000, ge=6, le=2**31 - 1)
+    vocab_size: int = pydantic.Field(default=32000, ge=6, le=MOST_PIECES)
     """Number of pieces, special ones included."""
     character_coverage: float = pydantic.Field(default=0.9995, gt=0.0, le=1.0)
     """Share of the text's characters that get a piece; the rarest ones beyond it are unknown (or bytes)."""
