@@ -134,6 +134,19 @@ def test_pixels_are_capped_before_anything_is_decoded() -> None:
         whole(bytes(bomb.replace(b"40 30", b"60000 60000")))
 
 
+@pytest.mark.parametrize("mode", ["RGB", "CMYK"])
+def test_scans_times_pixels_are_capped_before_anything_is_decoded(mode: str) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(picture(0)).convert(mode).save(buffer, "JPEG", progressive=True)
+    content = buffer.getvalue()
+    assert whole(content, max_pixels=1200).shape == (30, 40, 3)
+    last = content.rindex(b"\xff\xda")
+    many = content[:-2] + content[last:-2] * 100 + content[-2:]
+    with pytest.raises(Undecodable, match=r"scans of 40 x 30 .* more than 16 times stream\.images\.max_pix"):
+        whole(many, max_pixels=1200)
+    decode.open_picture(memoryview(many), max_pixels=12000)
+
+
 def test_the_cap_is_ours_also_where_pillow_has_a_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
     content = encoded(picture(1, 40, 30), "PNG")

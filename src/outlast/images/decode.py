@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.images.jpeg import JpegHead, exif_orientation, read_head
+from outlast.images.jpeg import JpegHead, count_scans, exif_orientation, read_head
 from outlast.logs import log
 
 Pixels = NDArray[np.uint8]
@@ -34,6 +34,9 @@ _KEPT_BYTES = 2**24
 """The largest decoded picture for which a thread keeps its memory."""
 _SHRINK_FROM = 3
 """From this ratio on a bilinear resize leaves out too much: boxes of pixels are averaged first."""
+MOST_SCANS = 16
+"""The scans of a JPEG may pass over so many times ``max_pixels``. Usual encoders make ten or fewer."""
+_LEAST_SCAN_BYTES = 10
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 """Pillow's modes of a single channel with more than 8 bits."""
 _RAW_HEADER = re.compile(rb"P6\s([0-9]{1,10})\s([0-9]{1,10})\s255\s")
@@ -83,13 +86,13 @@ def open_picture(content: memoryview, *, max_pixels: int) -> Picture:
     raw = _RAW_HEADER.match(content[:_MOST_HEADER_BYTES])
     if raw is not None:
         width, height, begin = int(raw[1]), int(raw[2]), raw.end()
-        _check_pixels(width, height, max_pixels)
+        _check_size(content, width, height, max_pixels)
         if begin + width * height * 3 <= len(content):
             return _RawPicture(content, begin, width, height)
     head = read_head(content)
     if head is None or not head.is_plain:
         return _PillowPicture(content, head, max_pixels)
-    _check_pixels(head.width, head.height, max_pixels)
+    _check_size(content, head.width, head.height, max_pixels)
     return _JpegPicture(content, head, max_pixels)
 
 
@@ -125,11 +128,18 @@ def _shrink(region: Pixels, across: int, down: int) -> Pixels:
     return (boxes.sum(axis=(1, 3), dtype=np.uint32) // (across * down)).astype(np.uint8)
 
 
-def _check_pixels(width: int, height: int, max_pixels: int) -> None:
+def _check_size(content: memoryview, width: int, height: int, max_pixels: int) -> None:
     if width < 1 or height < 1:
         raise Undecodable(f"the picture is {width} x {height} pixels")
     if width * height > max_pixels:
         raise Undecodable(f"{width} x {height} pixels are more than stream.images.max_pixels, {max_pixels}")
+    # Each scan of a progressive JPEG, of which a hundred bytes are enough, goes over all pixels again.
+    most_scans = MOST_SCANS * max_pixels // (width * height)
+    if len(content) // _LEAST_SCAN_BYTES > most_scans and (num_scans := count_scans(content)) > most_scans:
+        raise Undecodable(
+            f"{num_scans} scans of {width} x {height} pixels are more than {MOST_SCANS} times "
+            f"stream.images.max_pixels, {max_pixels}"
+        )
 
 
 @dataclass
@@ -197,7 +207,7 @@ class _PillowPicture(Picture):
         orientation = head.orientation if head else 1
         try:
             with Image.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
-                _check_pixels(*image.size, max_pixels)
+                _check_size(content, *image.size, max_pixels)
                 _check_depth(image)
                 image.load()
                 if image.mode in _DEEP and np.asarray(image).max() > 255:

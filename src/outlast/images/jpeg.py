@@ -6,6 +6,7 @@ odd one. Nothing that the bytes claim is believed further than they reach.
 Source: ISO/IEC 10918-1 (ITU-T T.81), annex B; CIPA DC-008 (Exif 3.0).
 """
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -53,6 +54,19 @@ def read_head(content: memoryview) -> JpegHead | None:
             is_plain = marker in _SOF_8_BIT and precision == 8 and components in (1, 3) and height > 0
             return JpegHead(width, height, orientation, is_plain)
     return None
+
+
+def count_scans(content: memoryview) -> int:
+    """Return how many scans a JPEG has, 1 where the first is all that is decoded; 0 of another file."""
+    begin, is_progressive, num_components = 0, True, 0
+    for marker, begin, end in _segments(content):
+        if _is_frame(marker) and end - begin >= 6:
+            is_progressive, num_components = marker not in (0xC0, 0xC1), content[begin + 5]
+        if marker == _SOS and not is_progressive and content[begin] == num_components:
+            return 1
+    is_jpeg = bytes(content[:2]) == b"\xff\xd8"
+    # In the data of a scan a zero stands behind each 255.
+    return 1 + len(re.findall(b"\xff\xda", content[begin:])) if is_jpeg else 0
 
 
 def _segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
