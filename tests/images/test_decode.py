@@ -142,7 +142,7 @@ def test_scans_times_pixels_are_capped_before_anything_is_decoded(mode: str) -> 
     assert whole(content, max_pixels=1200).shape == (30, 40, 3)
     last = content.rindex(b"\xff\xda")
     many = content[:-2] + content[last:-2] * 100 + content[-2:]
-    with pytest.raises(Undecodable, match=r"scans of 40 x 30 .* more than 16 times stream\.images\.max_pix"):
+    with pytest.raises(Undecodable, match=r"scans of 40 x 30 .* more than 32 times stream\.images\.max_pix"):
         whole(many, max_pixels=1200)
     decode.open_picture(memoryview(many), max_pixels=12000)
 

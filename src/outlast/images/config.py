@@ -37,7 +37,7 @@ class ImagesConfig:
     """In evaluation, and of center: the shorter side that the picture is resized to before the middle of
     image_size is cut out; 0: it is not resized. Default: 256 for 224 and in proportion; of padded 0."""
     max_pixels: PositiveInt = 2**26
-    """A picture of more pixels counts as undecodable, as does a JPEG of scans over 16 times as many."""
+    """A picture of more pixels counts as undecodable, as does a JPEG of scans over 32 times as many."""
     max_undecodable: Operation[Share] = 0.01
     """The run stops when more than this share of the images could not be decoded, and more than one."""
     decode_threads: Operation[PositiveInt | None] = None

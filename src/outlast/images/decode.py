@@ -34,8 +34,8 @@ _KEPT_BYTES = 2**24
 """The largest decoded picture for which a thread keeps its memory."""
 _SHRINK_FROM = 3
 """From this ratio on a bilinear resize leaves out too much: boxes of pixels are averaged first."""
-MOST_SCANS = 16
-"""The scans of a JPEG may pass over so many times ``max_pixels``. Usual encoders make ten or fewer."""
+MOST_SCANS = 32
+"""The scans of a JPEG may pass over so many times ``max_pixels``. Usual encoders make 10, of CMYK 18."""
 _LEAST_SCAN_BYTES = 10
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 """Pillow's modes of a single channel with more than 8 bits."""
