@@ -34,7 +34,7 @@ import pydantic
 import pydantic.dataclasses
 from pydantic.fields import FieldInfo
 
-from outlast.errors import ConfigError, listed
+from outlast.errors import ConfigError, explained, listed
 from outlast.storage.regular import read_whole
 
 T = TypeVar("T")
@@ -189,7 +189,8 @@ def build(
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """Make a function raise ConfigError for an argument of another kind than its annotation: as in a table,
-    nothing is converted. An annotation that is no plain value and no table is not checked.
+    nothing is converted. An annotation that is no plain value and no table is not checked. What the
+    installation lacks, a library or a device, is ConfigError too.
     """
 
     @functools.wraps(function)
@@ -201,7 +202,12 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             problem = _argument_problem(hints[name], value) if name in hints else None
             if problem:
                 raise ConfigError(f"{problem} (found {value!r:.200})", where=f"{place}, {name}")
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except (ModuleNotFoundError, RuntimeError, AssertionError) as error:
+            if known := explained(error):
+                raise known from error
+            raise
 
     return call
 

@@ -91,8 +91,8 @@ def test_what_is_no_manifest_is_left_alone(outlast: Run, train: Run, data: Path,
     table.write_text("{}")
     for path, message, remedy in (
         (data, "This is a folder", f"name the manifest in it: {data}/manifest.json"),
-        (recipe, "not JSON", "name the manifest.json that `outlast prepare` wrote"),
-        (table, "not a manifest", "name the manifest.json that `outlast prepare` wrote"),
+        (recipe, "not JSON", "name the manifest.json of a data set"),
+        (table, "not a manifest", "name the manifest.json of a data set"),
     ):
         for outcome in (train(manifest=path), outlast("shards", "show", path)):
             outcome.refused(1, message, str(path), remedy)

@@ -146,7 +146,11 @@ def test_a_sequence_without_room_for_text(train: Run) -> None:
 
 def test_no_data_is_named(outlast: Run, tmp_path: Path) -> None:
     outlast("train", RECIPE, "--run-dir", tmp_path / "run").refused(
-        2, "The recipe names no data", "stream.manifest", "`outlast prepare RUN.toml --out DIR`"
+        2,
+        "The recipe names no data",
+        "stream.manifest",
+        "`outlast prepare RUN.toml --out DIR`",
+        "`outlast shards images`",
     )
 
 

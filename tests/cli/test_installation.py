@@ -81,6 +81,19 @@ def test_a_device_that_is_not_there_is_told_before_the_run_is_touched(
     assert not (tmp_path / "run").exists()
 
 
+def test_the_stream_of_pictures_tells_it_before_the_first_batch() -> None:
+    code = REFUSING.partition("from outlast")[0] + (
+        "import outlast\n"
+        "try:\n"
+        "    outlast.open_images('manifest.json', global_batch_size=1)\n"
+        "except outlast.ConfigError as error:\n"
+        "    print(error)\n"
+    )
+    line = [sys.executable, "-c", code, "simplejpeg"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    assert "The library simplejpeg is not installed" in done.stdout
+
+
 def run_without(library: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a verb in a process that does not find a library."""
     line = [sys.executable, "-c", REFUSING, library, *arguments]

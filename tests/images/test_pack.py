@@ -261,6 +261,16 @@ def test_a_listed_image_without_a_suffix_is_of_the_type_of_its_bytes(folder: Pat
         assert tar.getnames() == ["000000000.jpg", "000000000.cls"]
 
 
+def test_a_text_that_is_named_as_a_picture_is_of_no_known_type(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "cat" / "words.jpg").write_text("no picture")
+    with pytest.raises(CorpusError, match=r"is of no known type: it begins with b'no pictu'"):
+        pack(folder, tmp_path / "out")
+    assert len(packed(pack(folder, tmp_path / "skipped", on_bad="skip"))) == COUNT
+    assert "1 images were left out" in caplog.text
+
+
 def write_parquet(path: Path, labels: list[Any], names: list[str] | None = None) -> str:
     """Write a table of pictures as Hugging Face has them; return its path."""
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

@@ -243,6 +243,10 @@ def test_every_key_of_the_tables_is_an_argument_and_others_are_refused(manifest:
             open_images(manifest, global_batch_size=6, **mistake)
     with pytest.raises(ConfigError, match="did you mean 'reader_threads'"):
         open_images(manifest, global_batch_size=6, readerthreads=2)
+    with pytest.raises(
+        ConfigError, match=r"zzz: unknown argument; known: .*flip, global_batch_size, image_size"
+    ):
+        open_images(manifest, global_batch_size=6, zzz=2)
     with pytest.raises(ConfigError, match="belongs to text"):
         open_images(manifest, global_batch_size=6, sequence_length=20)
 

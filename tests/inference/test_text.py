@@ -1,6 +1,9 @@
 """Loaded models: outputs by name, any shape, and masks answered in any language."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +270,17 @@ def test_the_number_of_answers_is_checked(model: Model) -> None:
     for top in (0, 10_000):
         with pytest.raises(ConfigError, match=f"Cannot give {top} answers"):
             fill_mask(model, ["<mask>"], top=top)
+
+
+def test_a_device_that_is_not_there_is_told(folder: Path) -> None:
+    code = (
+        "import sys, outlast\ntry:\n    outlast.load_model(sys.argv[1])\n"
+        "except outlast.ConfigError as error:\n    print(error)\n"
+    )
+    line = [sys.executable, "-c", code, str(folder)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, check=True)
+    assert "jax finds no device of the kind 'cuda'" in done.stdout
 
 
 def copy_of(folder: Path, target: Path) -> Path:

@@ -18,11 +18,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outlast.errors import explained
 from outlast.images.jpeg import JpegHead, count_scans, exif_orientation, read_head
 from outlast.logs import log
 
@@ -71,6 +73,14 @@ class Picture(ABC):
         Raises:
             Undecodable: the picture is damaged.
         """
+
+
+def need_decoders() -> None:
+    """Raise ConfigError naming the extra where a library that decodes is not installed; load none."""
+    for name in ("cv2", "simplejpeg", "PIL"):
+        if find_spec(name) is None:
+            error = ModuleNotFoundError(name=name)
+            raise explained(error) or error
 
 
 def open_picture(content: memoryview, *, max_pixels: int) -> Picture:

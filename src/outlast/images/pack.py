@@ -170,7 +170,7 @@ def _images(share: Share) -> Iterator[tuple[bytes, str, int | None, str]]:
 def _find_problem(image: bytes, suffix: str, label: int | None) -> str | None:
     if not 0 < len(image) <= MOST_IMAGE_BYTES:
         return f"has {len(image)} bytes"
-    if not suffix:
+    if not (suffix and image_type(image)):  # a name alone makes no image
         return f"is of no known type: it begins with {image[:8]!r}"
     if label is None:
         return "has no label"

@@ -8,7 +8,6 @@ starts anywhere and nothing about the data needs saving.
 import itertools
 from collections.abc import Iterator
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from typing import Any
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from outlast.config import build, checked
+from outlast.config import build, checked, nearest
 from outlast.errors import ConfigError
 from outlast.images.config import ImagesConfig, ImageStreamConfig
 from outlast.images.crops import draw_numbers, training_crop
+from outlast.images.decode import need_decoders
 from outlast.images.index import ImageIndex, open_index
 from outlast.images.manifest import ImageShardEntry, read_image_manifest
 from outlast.images.replacement import following_in_window
@@ -58,6 +58,7 @@ class ImageStream(ExampleStream):
         process_index: int = 0,
         process_count: int = 1,
     ) -> None:
+        need_decoders()
         self.manifest, self.store = read_image_manifest(manifest_url(config))
         if config.packing != "images":
             raise ConfigError(
@@ -195,12 +196,13 @@ def make_image_stream(
 ) -> ImageStream:
     """Return the stream that ``open_images`` reads. Arguments and errors as there."""
     of_images = {field.name for field in fields(ImagesConfig)}
-    of_both = of_images | {field.name for field in fields(ImageStreamConfig)} - {"images"}
+    of_streams = {field.name for field in fields(ImageStreamConfig)} - {"images", "manifest", "packing"}
     tables: dict[str, Any] = {"manifest": place_of(manifest), "packing": "images", "images": {}}
     for name, value in stream.items():
-        # An unknown key goes where its nearest name is, which the error then offers.
-        [near] = get_close_matches(name, sorted(of_both), n=1) or [name]
-        (tables["images"] if near in of_images else tables)[name] = value
+        if name not in of_images | of_streams:
+            known = nearest(name, sorted(of_images | of_streams))
+            raise ConfigError(f"{name}: unknown argument{known}", where="open_images")
+        (tables["images"] if name in of_images else tables)[name] = value
     config = build(ImageStreamConfig, tables, where="open_images", holder="call")
     return ImageStream(
         in_manifest_order(config) if evaluation else config,

@@ -29,8 +29,12 @@ _MAGICS = (
     (b"BM", "bmp"),
     (b"II*\0", "tiff"),
     (b"MM\0*", "tiff"),
+    (b"II+\0", "tiff"),
+    (b"MM\0+", "tiff"),
     (b"P6", "ppm"),
+    (b"P3", "ppm"),
     (b"P5", "pgm"),
+    (b"P2", "pgm"),
 )
 
 

@@ -31,6 +31,10 @@ FORMAT = "outlast-manifest"
 VERSION = 2
 _UNSEALED_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+MADE_BY = (
+    "`outlast prepare RUN.toml --out DIR` makes one of text, `outlast shards import` and "
+    "`outlast shards images` make one of images"
+)
 _REMEDY = (
     "restore the file, or delete it and give the line that made the data set again (`outlast prepare`, "
     "`outlast shards ...`): it writes the same bytes"
@@ -76,8 +80,7 @@ def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
         raise ShardError(
             "There is no manifest.",
             where=url,
-            remedy="name the manifest.json of a data set: `outlast prepare RUN.toml --out DIR` makes one of "
-            "text, `outlast shards import` and `outlast shards images` make one of images; "
+            remedy=f"name the manifest.json of a data set: {MADE_BY}; "
             "where that of a run lies elsewhere now: --set stream.manifest=URL",
         ) from None
 
@@ -137,7 +140,7 @@ def _say_unsealed(where: str) -> None:
 def _remedy_for(where: str) -> str:
     """Return what to do about a file that is no manifest: deleting one of another name could be a loss."""
     is_ours = split_url(where)[1] == MANIFEST_NAME
-    return _REMEDY if is_ours else f"name the {MANIFEST_NAME} that `outlast prepare` wrote"
+    return _REMEDY if is_ours else f"name the {MANIFEST_NAME} of a data set"
 
 
 def build_manifest(cls: type[T], fields: Mapping[str, Any], *, where: str) -> tuple[T, str]:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from outlast.errors import ConfigError, ShardError, listed
+from outlast.shards.document import MADE_BY
 from outlast.shards.manifest import Manifest, ShardEntry, read_manifest
 from outlast.storage import Store
 from outlast.stream.blocks import Blocks
@@ -70,7 +71,7 @@ def manifest_url(config: StreamConfig) -> str:
         raise ConfigError(
             "The recipe names no data.",
             where="stream.manifest",
-            remedy="`outlast prepare RUN.toml --out DIR`, then --set stream.manifest=DIR/manifest.json",
+            remedy=f"--set stream.manifest=DIR/manifest.json: {MADE_BY}",
         )
     return config.manifest
 
