@@ -177,10 +177,10 @@ def test_damaged_scans_and_verdicts_are_named(tmp_path: Path) -> None:
     ):
         find_duplicates(store, EXACT, 1)
     (tmp_path / "cleaning" / "scan" / "00000.json").write_text("{}")
-    with pytest.raises(CorpusError, match="record of the scan is damaged"):
+    with pytest.raises(CorpusError, match="is no record of the scan"):
         find_duplicates(store, EXACT, 1)
     (tmp_path / "cleaning" / "merged.json").write_text('{"format": 1}')
-    with pytest.raises(CorpusError, match="record of the duplicates is damaged"):
+    with pytest.raises(CorpusError, match="is no record of the duplicates"):
         read_merged(store)
     delete_scans(store)
     assert not (tmp_path / "cleaning" / "scan").exists()

@@ -92,7 +92,7 @@ def test_what_is_no_manifest_is_left_alone(outlast: Run, train: Run, data: Path,
     for path, message, remedy in (
         (data, "This is a folder", f"name the manifest in it: {data}/manifest.json"),
         (recipe, "not JSON", "name the manifest.json of a data set"),
-        (table, "not a manifest", "name the manifest.json of a data set"),
+        (table, "no manifest", "name the manifest.json of a data set"),
     ):
         for outcome in (train(manifest=path), outlast("shards", "show", path)):
             outcome.refused(1, message, str(path), remedy)
@@ -114,7 +114,7 @@ def test_a_damaged_manifest_is_refused_and_made_again(
         path.write_text(json.dumps(document))
     elif damage == "another file":
         path.write_text('{"format": "something"}')
-        message = "The file is not a manifest"
+        message = "The file is no manifest"
     else:
         document["splits"]["train"][0]["name"] = "../secret"
         path.write_bytes(resealed(document))

@@ -179,7 +179,7 @@ def test_the_manifest_of_an_export_stands_for_its_files(tmp_path: Path, tokenize
     assert len(read_manifest(second)[0].shards("train")) == 3
     document = json.loads(exported.read_text())
     for change, content in (
-        ("does not list TFRecord files", resealed({**document, "format": "other"})),
+        ("is no list of TFRecord files", resealed({**document, "format": "other"})),
         ("does not list TFRecord files", resealed({**document, "files": [{"name": "../f"}]})),
         ("does not list TFRecord files", resealed({**document, "files": 1})),
         ("edited or damaged", exported.read_bytes().replace(b'"num_records": 25', b'"num_records": 24')),

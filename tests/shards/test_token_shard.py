@@ -306,7 +306,7 @@ def test_every_flipped_bit_is_an_error_or_a_shard_that_fits_itself(
             "flat array of uint32",
         ),
         ({"document_offsets": {"dtype": "I64", "shape": [0], "data_offsets": [0, 0]}}, "overlaps|gap"),
-        ({"__metadata__": {"format": "pt"}}, "not a token shard"),
+        ({"__metadata__": {"format": "pt"}}, "no token shard"),
         ({"__metadata__": {"format": "outlast-token-shard", "version": "9"}}, "version '9'"),
     ],
 )

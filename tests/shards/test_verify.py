@@ -184,7 +184,7 @@ def test_what_a_right_digest_does_not_show_is_found(tmp_path: Path) -> None:
     [
         ('"num_tokens": 22', '"num_tokens": 24', "fingerprint does not match"),
         ('"num_tokens": 22', '"num_tokens": -1', "num_tokens"),
-        ('"version": 2', '"version": 3', "version 1 to 2"),
+        ('"version": 2', '"version": 3', "version 1 or 2"),
         ('"name": "train-00000', '"name": "../train-00000', "name"),
         ("{", "", "not JSON"),
     ],

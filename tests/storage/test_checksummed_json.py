@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.errors import SealError
-from outlast.storage.checksummed_json import Layout, canonical, digest, has_seal, seal, unseal
+from outlast.errors import SealError, ShardError
+from outlast.storage.checksummed_json import (
+    Kind,
+    Layout,
+    canonical,
+    digest,
+    encode,
+    has_seal,
+    parse,
+    seal,
+    unseal,
+)
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -50,3 +60,48 @@ def test_a_layout_is_part_of_the_seal_and_the_digest_is_the_same() -> None:
 def test_what_is_no_json_is_refused(value: object) -> None:
     with pytest.raises(SealError, match="not plain JSON"):
         canonical({"a": value}, "indented")
+
+
+LIST = Kind("outlast-list", (1, 2), "list", "make it again", ShardError)
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "expected", "remedy"),
+    [
+        (
+            {"format": "outlast-other"},
+            "no list: its format is 'outlast-other'",
+            '"outlast-list"',
+            "make it",
+        ),
+        ({"format": None}, "is no list: its format is None", '"outlast-list"', "make it"),
+        (
+            {"version": 3},
+            "The list has version 3",
+            "version 1 or 2",
+            "newer version of this package",
+        ),
+        ({"names": ["b"]}, "does not match the sha256 it carries", None, "make it again"),
+        ({"version": 1, "names": ["b"]}, None, None, None),
+    ],
+)
+def test_a_document_of_another_kind_version_or_content_is_told_apart(
+    change: dict[str, object], message: str | None, expected: str | None, remedy: str
+) -> None:
+    content = encode(LIST, {"names": ["a"]})
+    assert {**parse(content, LIST, where=""), "sha256": ""} == {"names": ["a"], "sha256": ""}
+    changed = canonical({**json.loads(content), **change}, "indented")
+    if message is None:
+        assert parse(changed, LIST, where="")["names"] == ["b"]
+        return
+    with pytest.raises(ShardError, match=message) as caught:
+        parse(changed, LIST, where="there")
+    assert caught.value.where == "there"
+    assert expected is None or expected in str(caught.value.expected)
+    assert remedy in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"7", b"[" * 100_000, b"\xff"])
+def test_what_is_no_document_is_of_no_kind(content: bytes) -> None:
+    with pytest.raises(ShardError, match=r"is not JSON|is no list"):
+        parse(content, LIST, where="")

@@ -92,7 +92,7 @@ def test_a_changed_file(trained: Path) -> None:
         (lambda document: document["special_ids"].update(pad=1), "fingerprint .* does not match"),
         (lambda document: document.update(vocab_size="many"), "vocab_size is wrong"),
         (lambda document: document.update(version=3), "has version 3"),
-        (lambda document: document.update(format="else"), "not a tokenizer's manifest"),
+        (lambda document: document.update(format="else"), "no tokenizer's manifest"),
         (lambda document: document.pop("files"), "files is wrong"),
     ],
 )

@@ -11,23 +11,19 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar, cast
 
-import pydantic
-
 from outlast.config import differences
 from outlast.errors import ObjectExists, ObjectNotFound, ShardError, StorageError, listed
 from outlast.storage import Store
-from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
+from outlast.storage.checksummed_json import DIGEST_KEY, Kind, encode, parse, validate
 
 PLAN_NAME = "plan.json"
-_PLAN_FORMAT = "outlast-plan"
-_RECORD_FORMAT = "outlast-piece"
 _NOTE_NAME = "repair.json"
-_NOTE_FORMAT = "outlast-repair"
 _RECORD_FOLDER = "done/"
 _FOLDERS = ("", _RECORD_FOLDER)
-_VERSION = 2
-_UNSEALED_VERSION = 1
 _REMEDY = "delete it and give the same line again"
+_PLAN = Kind("outlast-plan", (1, 2), "plan", _REMEDY, ShardError)
+_RECORD = Kind("outlast-piece", (1, 2), "record of a piece", _REMEDY, ShardError)
+_NOTE = Kind("outlast-repair", (1, 2), "note of what is mended", _REMEDY, ShardError)
 _MAX_DIFFERENCES = 5
 
 
@@ -38,8 +34,7 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
     Raises:
         ShardError: the folder belongs to a build of another corpus or configuration; both values are listed.
     """
-    document = {"format": _PLAN_FORMAT, "version": _VERSION, "versions": versions, "identity": identity}
-    content = seal(document, "indented")
+    content = encode(_PLAN, {"versions": versions, "identity": identity})
     try:
         text = store.read(PLAN_NAME)
     except ObjectNotFound:
@@ -49,7 +44,7 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
         except ObjectExists:
             text = store.read(PLAN_NAME)  # another task was faster
     where = f"{store.url}/{PLAN_NAME}"
-    plan = _parse(text, _PLAN_FORMAT, where)
+    plan = parse(text, _PLAN, where=where)
     found = differences(plan.get("identity"), json.loads(content)["identity"])
     if found:
         shown = [f"{key}: {_show(old)} there, {_show(new)} now" for key, old, new in found[:_MAX_DIFFERENCES]]
@@ -70,7 +65,7 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
 
 def read_plan(store: Store) -> dict[str, Any]:
     """Return the plan that is there. Raises ObjectNotFound, ShardError where it is damaged."""
-    return _parse(store.read(PLAN_NAME), _PLAN_FORMAT, f"{store.url}/{PLAN_NAME}")
+    return parse(store.read(PLAN_NAME), _PLAN, where=f"{store.url}/{PLAN_NAME}")
 
 
 def withdraw_plan(store: Store, more_folders: Sequence[str] = ()) -> None:
@@ -119,8 +114,7 @@ def write_record(store: Store, record: Record) -> None:
     Raises ShardError where it was made again, and its shards are not those that the manifest names.
     """
     _check_made_again(store, record)
-    document = {"format": _RECORD_FORMAT, "version": _VERSION, **asdict(cast(Any, record))}
-    store.replace(_record_name(record.piece), [seal(document, "indented")])
+    store.replace(_record_name(record.piece), [encode(_RECORD, asdict(cast(Any, record)))])
 
 
 def withdraw_record(store: Store, piece: int) -> None:
@@ -130,8 +124,7 @@ def withdraw_record(store: Store, piece: int) -> None:
 
 def write_note(store: Store, files: Mapping[str, str]) -> None:
     """Note which files are made again, with the sha256 that each must have."""
-    document = {"format": _NOTE_FORMAT, "version": _VERSION, "files": dict(sorted(files.items()))}
-    store.replace(_NOTE_NAME, [seal(document, "indented")])
+    store.replace(_NOTE_NAME, [encode(_NOTE, {"files": dict(sorted(files.items()))})])
 
 
 def files_to_mend(store: Store) -> dict[str, str]:
@@ -140,7 +133,7 @@ def files_to_mend(store: Store) -> dict[str, str]:
         content = store.read(_NOTE_NAME)
     except ObjectNotFound:
         return {}
-    return cast(dict[str, str], _parse(content, _NOTE_FORMAT, f"{store.url}/{_NOTE_NAME}")["files"])
+    return cast(dict[str, str], parse(content, _NOTE, where=f"{store.url}/{_NOTE_NAME}")["files"])
 
 
 def delete_note(store: Store) -> None:
@@ -187,48 +180,17 @@ def read_record_as(cls: type[R], store: Store, piece: int) -> R:
     """Read the record of a finished piece as a dataclass. Raises ShardError where it is damaged."""
     name = _record_name(piece)
     where = f"{store.url}/{name}"
-    fields = _parse(store.read(name), _RECORD_FORMAT, where)
+    fields = parse(store.read(name), _RECORD, where=where)
     if fields.get("piece") != piece:
         raise ShardError(
             f"The record is that of piece {fields.get('piece')!r:.100}.", where=where, remedy=_REMEDY
         )
-    try:
-        return pydantic.TypeAdapter(cls).validate_python(
-            {key: value for key, value in fields.items() if key not in ("format", "version", DIGEST_KEY)}
-        )
-    except pydantic.ValidationError as error:
-        raise ShardError(
-            f"The record is damaged: {error.errors()[0]['msg']}",
-            where=where,
-            remedy=_REMEDY,
-        ) from None
+    fields.pop(DIGEST_KEY, None)
+    return validate(cls, fields, _RECORD, where=where)
 
 
 def _record_name(piece: int) -> str:
     return f"{_RECORD_FOLDER}{piece:05d}.json"
-
-
-def _parse(content: bytes, kind: str, where: str) -> dict[str, Any]:
-    try:
-        document: Any = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ShardError(f"The file is not JSON: {error}", where=where, remedy=_REMEDY) from None
-    fields = cast(dict[str, Any], document) if isinstance(document, dict) else {}
-    version = fields.get("version")
-    if fields.get("format") != kind or version not in (_UNSEALED_VERSION, _VERSION):
-        raise ShardError(
-            "The file is of another kind or version.",
-            where=where,
-            expected=f'"format": "{kind}", "version": {_UNSEALED_VERSION} to {_VERSION}',
-            remedy="prepare into another folder",
-        )
-    if version != _UNSEALED_VERSION and not has_seal(fields, content, "indented"):
-        raise ShardError(
-            "The file does not match the sha256 it carries: it was edited or damaged.",
-            where=where,
-            remedy=_REMEDY,
-        )
-    return fields
 
 
 def _show(value: Any) -> str:

@@ -243,6 +243,7 @@ def parse_commit(content: bytes, *, name: str) -> Commit:
             f"The checkpoint has version {document.get('version')!r}.",
             where=name,
             expected=f"version {VERSION}",
+            remedy="read it with a newer version of this package",
         )
     try:
         commit = pydantic.TypeAdapter(Commit).validate_json(content)

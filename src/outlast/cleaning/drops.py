@@ -6,23 +6,21 @@ the scan saw: 0 keep, 1 exact, 2 near duplicate) and ``.lines`` (a bit for each 
 ``cleaning/merged.json``, which is written last. Where that is, the scan is over (docs/formats/cleaning.md).
 """
 
-import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
-import pydantic
 from numpy.typing import NDArray
 
 from outlast.errors import CorpusError
 from outlast.storage import Store
+from outlast.storage.checksummed_json import Kind, encode, parse, validate
 
 MERGED_NAME = "cleaning/merged.json"
 REASONS = (None, "exact_duplicate", "near_duplicate")
 """By the byte of a document."""
 
-_FORMAT = "outlast-duplicates"
-_VERSION = 1
+_REMEDY = "delete the folder cleaning/ and done/, and prepare again"
+_KIND = Kind("outlast-duplicates", (1,), "record of the duplicates", _REMEDY, CorpusError)
 
 DocumentPlace = tuple[int, str, int]
 """Piece, section, number among the documents that the scan saw."""
@@ -92,23 +90,13 @@ def read_drops(store: Store, merged: Merged, piece: int, section: str) -> Drops:
 
 def write_merged(store: Store, merged: Merged) -> None:
     """Mark the merge as done. Only after every verdict is in place."""
-    document = {"format": _FORMAT, "version": _VERSION, **asdict(merged)}
-    store.replace(MERGED_NAME, [(json.dumps(document, indent=1) + "\n").encode()])
+    store.replace(MERGED_NAME, [encode(_KIND, asdict(merged))])
 
 
 def read_merged(store: Store) -> Merged:
     """Read what the merge found. Raises CorpusError where it is damaged."""
-    try:
-        fields: dict[str, Any] = json.loads(store.read(MERGED_NAME))
-        if (fields.pop("format"), fields.pop("version")) != (_FORMAT, _VERSION):
-            raise ValueError("it is of another kind or version")
-        return pydantic.TypeAdapter(Merged).validate_python(fields)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CorpusError(
-            f"The record of the duplicates is damaged: {error}",
-            where=f"{store.url}/{MERGED_NAME}",
-            remedy="delete the folder cleaning/ and done/, and prepare again",
-        ) from None
+    where = f"{store.url}/{MERGED_NAME}"
+    return validate(Merged, parse(store.read(MERGED_NAME), _KIND, where=where), _KIND, where=where)
 
 
 def _name(piece: int, section: str, kind: str) -> str:

@@ -5,7 +5,6 @@ In: the tallies of all pieces and what the merge found. Out: ``cleaning.json`` b
 configuration, whatever the processes and tasks.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,10 +14,11 @@ from outlast.cleaning.tally import CleaningTally, add_tallies
 from outlast.config import to_dict
 from outlast.errors import CorpusError, ObjectNotFound
 from outlast.storage import Store
+from outlast.storage.checksummed_json import Kind, encode, parse
 
 REPORT_NAME = "cleaning.json"
-_FORMAT = "outlast-cleaning-report"
-_VERSION = 1
+_REMEDY = "restore the file, or prepare again into another folder"
+_KIND = Kind("outlast-cleaning-report", (1,), "cleaning report", _REMEDY, CorpusError)
 
 
 def make_report(
@@ -40,8 +40,7 @@ def make_report(
             ]
         dropped[reason] = {"documents": entry.documents, "text_bytes": entry.text_bytes, "examples": examples}
     return {
-        "format": _FORMAT,
-        "version": _VERSION,
+        **_KIND.head,
         "configuration": to_dict(config),
         "documents_in": total.documents_in,
         "documents_out": total.documents_out,
@@ -59,30 +58,20 @@ def make_report(
 
 def write_report(store: Store, report: Mapping[str, Any]) -> None:
     """Write the report beside the manifest that is to come."""
-    content = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-    store.replace(REPORT_NAME, [content.encode()])
+    store.replace(REPORT_NAME, [encode(_KIND, report)])
 
 
 def read_report(store: Store) -> dict[str, Any]:
     """Read a data set's report. Raises CorpusError where there is none or it is damaged."""
     where = f"{store.url}/{REPORT_NAME}"
     try:
-        report = json.loads(store.read(REPORT_NAME))
+        return _KIND.head | parse(store.read(REPORT_NAME), _KIND, where=where)
     except ObjectNotFound:
         raise CorpusError(
             "There is no report: nothing was cleaned.",
             where=where,
             remedy="see the table [cleaning] of the recipe",
         ) from None
-    except ValueError as error:
-        raise CorpusError(f"The report is not JSON: {error}", where=where) from None
-    if not isinstance(report, dict) or (report.get("format"), report.get("version")) != (_FORMAT, _VERSION):
-        raise CorpusError(
-            "The report is of another kind or version.",
-            where=where,
-            expected=f'"format": "{_FORMAT}", version 1',
-        )
-    return report
 
 
 def summarize(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +79,7 @@ def summarize(report: Mapping[str, Any]) -> dict[str, Any]:
     counts = {
         key: value
         for key, value in report.items()
-        if key not in ("format", "version", "configuration", "dropped", "removed_lines")
+        if key not in (*_KIND.head, "configuration", "dropped", "removed_lines")
     }
     return {
         "report": REPORT_NAME,

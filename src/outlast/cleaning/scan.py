@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pydantic
 from numpy.typing import NDArray
 
 from outlast.build.processes import Count
@@ -25,13 +24,14 @@ from outlast.corpus.extent import PieceJob
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 from outlast.storage import Store, open_store
+from outlast.storage.checksummed_json import Kind, parse, validate
 
 FOLDER = "cleaning/scan/"
 SECTIONS = ("held_out", "corpus")
 """The two kinds of documents of a piece, in the order in which they count as earlier or later."""
 
-_FORMAT = "outlast-scan"
-_VERSION = 1
+_REMEDY = f"delete the folder {FOLDER} and prepare again"
+_KIND = Kind("outlast-scan", (1,), "record of the scan", _REMEDY, CorpusError)
 _PART_BYTES = 16 * 2**20
 _BATCH_CHARACTERS = 2**17
 _BATCH_DOCUMENTS = 256
@@ -92,7 +92,7 @@ class PieceScanner:
             writer.flush()
             parts[section] = writer.parts
         record = PieceScan(piece=piece.piece, parts=parts)
-        document = {"format": _FORMAT, "version": _VERSION, **asdict(record)}
+        document = {**_KIND.head, **asdict(record)}
         self.store.replace(_record_name(piece.piece), [(json.dumps(document) + "\n").encode()])
 
     def _clean(self, documents: Iterable[str], count: Count) -> Iterator[str]:
@@ -167,13 +167,8 @@ def scanned_pieces(store: Store) -> set[int]:
 def read_scan(store: Store, piece: int) -> PieceScan:
     """Read the record of a scanned piece. Raises CorpusError where it is damaged."""
     name = _record_name(piece)
-    try:
-        fields = json.loads(store.read(name))
-        if (fields.pop("format"), fields.pop("version")) != (_FORMAT, _VERSION):
-            raise ValueError("it is of another kind or version")
-        return pydantic.TypeAdapter(PieceScan).validate_python(fields)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise _damaged(store, name, f"The record of the scan is damaged: {error}") from None
+    where = f"{store.url}/{name}"
+    return validate(PieceScan, parse(store.read(name), _KIND, where=where), _KIND, where=where)
 
 
 def read_parts(store: Store, scan: PieceScan, section: str, dtype: np.dtype[Any]) -> Iterator[Part]:
@@ -183,7 +178,8 @@ def read_parts(store: Store, scan: PieceScan, section: str, dtype: np.dtype[Any]
         content = store.read(name)
         split = num_documents * dtype.itemsize
         if len(content) != split + 16 * num_lines:
-            raise _damaged(store, name, f"The part has {len(content)} bytes, not {split + 16 * num_lines}.")
+            message = f"The part has {len(content)} bytes, not {split + 16 * num_lines}."
+            raise CorpusError(message, where=f"{store.url}/{name}", remedy=_REMEDY)
         lines = np.frombuffer(content, _LINE, offset=split).reshape(-1, 2)
         yield Part(documents=np.frombuffer(content, dtype, num_documents), lines=lines)
 
@@ -207,9 +203,3 @@ def _record_name(piece: int) -> str:
 
 def _part_name(piece: int, section: str, part: int) -> str:
     return f"{FOLDER}{piece:05d}-{section}-{part:05d}"
-
-
-def _damaged(store: Store, name: str, message: str) -> CorpusError:
-    return CorpusError(
-        message, where=f"{store.url}/{name}", remedy=f"delete the folder {FOLDER} and prepare again"
-    )

@@ -6,34 +6,30 @@ is for people, who complete it, and has no digest.
 """
 
 import hashlib
-import json
 from collections.abc import Collection, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from outlast.errors import ObjectNotFound, OutlastError, SealError
+from outlast.errors import ObjectNotFound, OutlastError
 from outlast.storage import LocalStore, Store
-from outlast.storage.checksummed_json import seal, unseal
+from outlast.storage.checksummed_json import DIGEST_KEY, Kind, encode, parse
 
 PROVENANCE_NAME = "outlast.json"
 CARD_NAME = "README.md"
-_FORMAT = "outlast-export"
-_VERSION = 2
-_UNSEALED_VERSION = 1
 _REMEDY = (
     "restore the file, or export again; where it was changed on purpose, delete "
     f"{PROVENANCE_NAME}: the folder is then read as it is, like one from elsewhere"
 )
+_KIND = Kind("outlast-export", (1, 2), "description of the export", _REMEDY, OutlastError)
 
 
 def write_provenance(folder: Path, fields: Mapping[str, Any]) -> None:
     """Write ``outlast.json``: these fields, and the digest of every file that is there."""
     paths = sorted(path for path in folder.iterdir() if path.name != CARD_NAME)
     files = {path.name: _digest(LocalStore(folder), path.name) for path in paths}
-    document = {"format": _FORMAT, "version": _VERSION, **fields, "files": files}
-    (folder / PROVENANCE_NAME).write_bytes(seal(document, "indented"))
+    (folder / PROVENANCE_NAME).write_bytes(encode(_KIND, {**fields, "files": files}))
 
 
 @contextmanager
@@ -82,18 +78,11 @@ def read_digests(store: Store) -> dict[str, str]:
         content = store.read(PROVENANCE_NAME)
     except ObjectNotFound:
         return {}
-    try:
-        document: Any = json.loads(content)
-        if document["version"] == _UNSEALED_VERSION:
-            found = document["sha256"]
-        else:
-            document = unseal(content, where="", layout="indented")
-            found = document["files"]
-        names = cast(dict[str, str], dict(found))
-        if document["format"] == _FORMAT and all(Path(name).name == name for name in names):
-            return {name: digest for name, digest in names.items() if name != CARD_NAME}
-    except (SealError, ValueError, KeyError, TypeError, RecursionError):
-        pass
+    fields = parse(content, _KIND, where=store.url_of(PROVENANCE_NAME))
+    digests: Any = fields.get(DIGEST_KEY)
+    names = fields.get("files") if isinstance(digests, str) else digests  # where version 1 has them
+    if isinstance(names, dict) and all(Path(name).name == name for name in cast(dict[str, str], names)):
+        return {name: digest for name, digest in cast(dict[str, str], names).items() if name != CARD_NAME}
     raise OutlastError(
         "The digests of the model's files cannot be read: they were edited or damaged.",
         where=store.url_of(PROVENANCE_NAME),

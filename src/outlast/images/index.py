@@ -15,14 +15,15 @@ from outlast.corpus.tar import BLOCK
 from outlast.errors import ShardError
 from outlast.images.manifest import ImageShardEntry
 from outlast.images.records import Example
-from outlast.shards.array_file import FileKind, make_head, parse_head
+from outlast.shards.array_file import make_head, parse_head
 from outlast.shards.manifest import FileEntry
 from outlast.shards.opened import OpenedFile
 from outlast.shards.read import Buffer
 from outlast.storage import Store
+from outlast.storage.checksummed_json import Kind
 
 INDEX_REMEDY = "restore the file, or import the tars again: it makes the same bytes"
-_KIND = FileKind("outlast-image-index", "1", "index", INDEX_REMEDY)
+_KIND = Kind("outlast-image-index", ("1",), "index", INDEX_REMEDY, ShardError)
 _COLUMNS = {"offset": ("U64", "<u8"), "size_bytes": ("U32", "<u4"), "label": ("I32", "<i4")}
 
 

@@ -34,7 +34,6 @@ have gaps then. It is three times the 21,841 of the whole ImageNet; a ResNet-50'
 0.5 GB.
 """
 LABEL_BOUND = f"a label below {_PLAUSIBLE_CLASSES}, or below the number of images of all splits"
-_OUTER = ("format", "version", "fingerprint")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +141,11 @@ def parse_image_manifest(text: bytes, *, where: str) -> ImageManifest:
             where=where,
             remedy="name the manifest of a data set that `outlast shards import` or `images` made",
         )
-    fields = {key: value for key, value in document.items() if key not in _OUTER}
-    manifest, fingerprint = build_manifest(ImageManifest, fields, where=where)
+    expected = document.pop("fingerprint", None)
+    manifest, fingerprint = build_manifest(ImageManifest, document, where=where)
     _refuse_tiles(manifest, where=where)
     problem = _find_problem(manifest)
-    check_manifest(problem, fingerprint == document.get("fingerprint"), where=where)
+    check_manifest(problem, fingerprint == expected, where=where)
     return manifest
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from outlast.build.drive import Build
 from outlast.build.plan import write_record
 from outlast.build.processes import Count
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, ShardError
 from outlast.interchange.export_config import (
     ExportConfig,
     check_padding,
@@ -33,13 +33,19 @@ from outlast.shards.document import MANIFEST_NAME, parse_document, read_manifest
 from outlast.shards.manifest import FileEntry, Manifest, ShardEntry, read_manifest
 from outlast.shards.record import PieceRecord
 from outlast.storage import open_store
-from outlast.storage.checksummed_json import seal
+from outlast.storage.checksummed_json import Kind, encode
 from outlast.storage.spool import Spool
 from outlast.stream.config import StreamConfig
 from outlast.stream.loader import TokenStream
 
-FORMAT = "outlast-tfrecord"
-VERSION = 2
+LIST = Kind(
+    "outlast-tfrecord",
+    (1, 2),
+    "list of TFRecord files",
+    "name what `outlast shards export-tfrecord` wrote, or the files themselves",
+    ShardError,
+)
+"""The manifest of an export."""
 _BATCH_TOKENS = 2**17
 
 
@@ -105,8 +111,6 @@ def export_tfrecord(
     )
     records = build.run("export", job, pieces, num_processes, counted=COUNTED)
     document = {
-        "format": FORMAT,
-        "version": VERSION,
         "features": config.features,
         "sequence_length": job.shape.sequence_length,
         "num_predictions": job.shape.num_predictions,
@@ -115,7 +119,7 @@ def export_tfrecord(
         "files": [_describe(record.shards[config.split]) for record in records],
         "provenance": {"versions": build.versions, **identity},
     }
-    store.replace(MANIFEST_NAME, [seal(document, "indented")])
+    store.replace(MANIFEST_NAME, [encode(LIST, document)])
     return build.url
 
 
@@ -258,7 +262,7 @@ def _make_job(url: str, out: str, config: ExportConfig) -> ExportJob:
 
 def _read_files(url: str) -> list[FileEntry]:
     """Return the files that an export's manifest names. Raises ShardError."""
-    document = parse_document(read_manifest_bytes(url)[0], where=url, format=FORMAT, version=VERSION)
+    document = parse_document(read_manifest_bytes(url)[0], where=url, kind=LIST)
     return [
         FileEntry(name=file["name"], size_bytes=file["size_bytes"], sha256=file["sha256"])
         for file in document["files"]

@@ -3,15 +3,13 @@
 In: URLs. Out: records in batches of bounded size, each with the place that a message names.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pydantic
 
 from outlast.errors import ObjectNotFound, ShardError
-from outlast.interchange.export_tfrecord import FORMAT, VERSION
+from outlast.interchange.export_tfrecord import LIST
 from outlast.interchange.tfrecord import Compression, Record, open_object, read_records
 from outlast.shards.document import MANIFEST_NAME, parse_document
 from outlast.shards.manifest import Name
@@ -36,15 +34,11 @@ def listed(urls: Sequence[str]) -> Iterator[str]:
             yield url
             continue
         try:
-            text = open_store(folder).read(name)
-            found: Any = json.loads(text)
-            if found["format"] != FORMAT:
-                raise ValueError(f"format {found['format']!r:.100}")
-            document = parse_document(text, where=url, format=FORMAT, version=VERSION)
+            document = parse_document(open_store(folder).read(name), where=url, kind=LIST)
             names = _NAMES.validate_python([file["name"] for file in document["files"]])
         except ObjectNotFound:
             raise ShardError("There is no such manifest.", where=url, remedy="check the path") from None
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ShardError(
                 f"The manifest does not list TFRecord files: {error}",
                 where=url,

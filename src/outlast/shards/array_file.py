@@ -11,20 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from outlast.errors import ShardError
+from outlast.storage.checksummed_json import Kind, check_kind
 
 ALIGNMENT = 64
 MAX_HEADER_BYTES = 2**20
 
 _DTYPES = {"U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8}
-
-
-class FileKind(NamedTuple):
-    """A kind of file: what stands in its metadata, and what a message says of a damaged one."""
-
-    format: str
-    version: str
-    noun: str
-    remedy: str
 
 
 class ArraySpan(NamedTuple):
@@ -37,7 +29,7 @@ class ArraySpan(NamedTuple):
 
 
 def make_head(
-    kind: FileKind,
+    kind: Kind,
     metadata: Mapping[str, str],
     arrays: Sequence[tuple[str, str, int | tuple[int, ...]]],
     *,
@@ -51,7 +43,7 @@ def make_head(
             follow.
         aligned: name of the array.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": kind.format, "version": kind.version, **metadata}}
+    header: dict[str, Any] = {"__metadata__": {**kind.head, **metadata}}
     begin = aligned_begin = 0
     for name, dtype, count in arrays:
         aligned_begin = begin if name == aligned else aligned_begin
@@ -64,7 +56,7 @@ def make_head(
     return len(text).to_bytes(8, "little") + text
 
 
-def head_bytes(head: bytes | memoryview, kind: FileKind, *, file_size: int, where: str) -> int:
+def head_bytes(head: bytes | memoryview, kind: Kind, *, file_size: int, where: str) -> int:
     """Return how many bytes of the file are head, with the length field. ``head`` holds 8 bytes or more."""
     if file_size < 8 or len(head) < 8:
         raise _wrong(kind, f"is cut short: {file_size} bytes", where)
@@ -82,7 +74,7 @@ def head_bytes(head: bytes | memoryview, kind: FileKind, *, file_size: int, wher
 
 
 def parse_head(
-    head: bytes | memoryview, kind: FileKind, *, file_size: int, where: str
+    head: bytes | memoryview, kind: Kind, *, file_size: int, where: str
 ) -> tuple[dict[str, Any], dict[str, ArraySpan]]:
     """Parse and check a head; return the metadata and where each array lies.
 
@@ -97,27 +89,18 @@ def parse_head(
     data_begin = head_bytes(head, kind, file_size=file_size, where=where)
     header = _parse_json(bytes(head[8:data_begin]), kind, where)
     metadata: Any = header.pop("__metadata__", None)
-    if not isinstance(metadata, dict) or cast(dict[str, Any], metadata).get("format") != kind.format:
-        raise ShardError(
-            f"The file is not a {kind.format.removeprefix('outlast-').replace('-', ' ')}.",
-            where=where,
-            expected=f'metadata "format": "{kind.format}"',
-        )
-    metadata = cast(dict[str, Any], metadata)
-    if metadata.get("version") != kind.version:
-        raise ShardError(
-            f"The {kind.noun} has version {metadata.get('version')!r}.", where=where, expected=kind.version
-        )
+    metadata = cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {}
+    check_kind(metadata, kind, where=where)
     spans = {name: _parse_span(name, entry, data_begin, kind, where) for name, entry in header.items()}
     _check_layout(spans, data_begin, file_size, kind, where)
     return metadata, spans
 
 
-def _wrong(kind: FileKind, problem: str, where: str) -> ShardError:
+def _wrong(kind: Kind, problem: str, where: str) -> ShardError:
     return ShardError(f"The {kind.noun} {problem}.", where=where, remedy=kind.remedy)
 
 
-def _parse_json(text: bytes, kind: FileKind, where: str) -> dict[str, Any]:
+def _parse_json(text: bytes, kind: Kind, where: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({key for key, _ in pairs}) != len(pairs):
             raise ValueError("a key stands twice")
@@ -134,7 +117,7 @@ def _parse_json(text: bytes, kind: FileKind, where: str) -> dict[str, Any]:
     return cast(dict[str, Any], header)
 
 
-def _parse_span(name: str, entry: Any, data_begin: int, kind: FileKind, where: str) -> ArraySpan:
+def _parse_span(name: str, entry: Any, data_begin: int, kind: Kind, where: str) -> ArraySpan:
     wrong = ShardError(
         f"The {kind.noun}'s header entry {name!r} is wrong: {entry!r:.200}", where=where, remedy=kind.remedy
     )
@@ -159,7 +142,7 @@ def _is_counts(value: Any) -> TypeGuard[list[int]]:
 
 
 def _check_layout(
-    spans: dict[str, ArraySpan], data_begin: int, file_size: int, kind: FileKind, where: str
+    spans: dict[str, ArraySpan], data_begin: int, file_size: int, kind: Kind, where: str
 ) -> None:
     """The arrays cover the file from the header to its end, without gap or overlap."""
     position = data_begin

@@ -10,14 +10,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
-from typing import Any, Protocol, TypeVar, cast
-
-import pydantic
+from typing import Any, Protocol, TypeVar
 
 from outlast.errors import ObjectNotFound, ShardError
 from outlast.logs import log
 from outlast.storage import Store, open_store, split_url
-from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
+from outlast.storage.checksummed_json import DIGEST_KEY, Kind, encode, parse, validate
 
 
 class _HasFingerprint(Protocol):
@@ -28,8 +26,6 @@ class _HasFingerprint(Protocol):
 T = TypeVar("T", bound=_HasFingerprint)
 
 FORMAT = "outlast-manifest"
-VERSION = 2
-_UNSEALED_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 MADE_BY = (
     "`outlast prepare RUN.toml --out DIR` makes one of text, `outlast shards import` and "
@@ -39,6 +35,7 @@ _REMEDY = (
     "restore the file, or delete it and give the line that made the data set again (`outlast prepare`, "
     "`outlast shards ...`): it writes the same bytes"
 )
+_KIND = Kind(FORMAT, (1, 2), "manifest", _REMEDY, ShardError)
 
 
 def to_plain(manifest: Any) -> dict[str, Any]:
@@ -57,8 +54,7 @@ def digest(value: Any) -> str:
 
 def write_document(store: Store, fingerprint: str, fields: Mapping[str, Any]) -> None:
     """Write the fields of a manifest as ``manifest.json``, behind what every manifest begins with."""
-    document = {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, **fields}
-    store.replace(MANIFEST_NAME, [seal(document, "indented")])
+    store.replace(MANIFEST_NAME, [encode(_KIND, {"fingerprint": fingerprint, **fields})])
 
 
 def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
@@ -85,51 +81,22 @@ def read_manifest_bytes(url: str) -> tuple[bytes, Store]:
         ) from None
 
 
-def parse_document(
-    text: bytes, *, where: str, format: str = FORMAT, version: int = VERSION
-) -> dict[str, Any]:
-    """Return the plain values of a manifest of whatever kind, without its digest.
+def parse_document(text: bytes, *, where: str, kind: Kind = _KIND) -> dict[str, Any]:
+    """Return the plain values of a manifest of whatever kind, without what every manifest begins with, and
+    without its digest.
 
     One of version 1, which has no digest, is read with a line in the log.
-
-    Args:
-        format, version: that it must say; the newest version.
 
     Raises:
         ShardError: not a manifest, of a version that this package does not know, or edited.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ShardError(
-            f"The manifest is not JSON: {error}", where=where, remedy=_remedy_for(where)
-        ) from None
-    if not isinstance(document, dict) or document.get("format") != format:
-        raise ShardError(
-            "The file is not a manifest.",
-            where=where,
-            expected=f'"format": "{format}"',
-            remedy=_remedy_for(where),
-        )
-    document = cast(dict[str, Any], document)
-    found = document.get("version")
-    if found not in (_UNSEALED_VERSION, version):
-        raise ShardError(
-            f"The manifest has version {found!r:.100}.",
-            where=where,
-            expected=f"version {_UNSEALED_VERSION} to {version}",
-            remedy="read it with a newer version of this package",
-        )
-    if found == _UNSEALED_VERSION:
+    # Deleting a file of another name could be a loss.
+    is_ours = split_url(where)[1] == MANIFEST_NAME
+    remedy = kind.remedy if is_ours else f"name the {MANIFEST_NAME} of a data set"
+    fields = parse(text, kind._replace(remedy=remedy), where=where)
+    if fields.pop(DIGEST_KEY, None) is None:
         _say_unsealed(where)
-    elif not has_seal(document, text, "indented"):
-        raise ShardError(
-            "The manifest does not match the sha256 it carries: it was edited or damaged.",
-            where=where,
-            remedy=_REMEDY,
-        )
-    document.pop(DIGEST_KEY, None)
-    return document
+    return fields
 
 
 @cache  # once for each manifest, however often it is read
@@ -137,23 +104,13 @@ def _say_unsealed(where: str) -> None:
     log.info("%s is of version 1, which carries no digest: an edit of its counts would not be noticed", where)
 
 
-def _remedy_for(where: str) -> str:
-    """Return what to do about a file that is no manifest: deleting one of another name could be a loss."""
-    is_ours = split_url(where)[1] == MANIFEST_NAME
-    return _REMEDY if is_ours else f"name the {MANIFEST_NAME} of a data set"
-
-
 def build_manifest(cls: type[T], fields: Mapping[str, Any], *, where: str) -> tuple[T, str]:
     """Make a manifest of plain values; return it with its fingerprint. Raises ShardError naming the first key
     that is wrong.
     """
     try:
-        manifest = pydantic.TypeAdapter(cls).validate_python(fields)
+        manifest = validate(cls, fields, _KIND, where=where)
         return manifest, manifest.fingerprint
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ShardError(f"The manifest's {key:.200} is wrong: {first['msg']}", where=where) from None
     except RecursionError:
         raise ShardError("The manifest is nested too deeply.", where=where, remedy=_REMEDY) from None
 

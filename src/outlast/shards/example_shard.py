@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError
-from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, FileKind, make_head, parse_head
+from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, make_head, parse_head
 from outlast.shards.manifest import ArrayName, ShardEntry, StaticExamples, TokenizerEntry
 from outlast.shards.opened import OpenedFile, Rows
 from outlast.shards.read import Buffer
 from outlast.shards.token_format import SHARD_REMEDY, token_dtype
 from outlast.storage import Store
+from outlast.storage.checksummed_json import Kind
 from outlast.storage.spool import Spool
 
-FORMAT = "outlast-example-shard"
-_KIND = FileKind(FORMAT, "1", "shard", SHARD_REMEDY)
+_KIND = Kind("outlast-example-shard", ("1",), "example shard", SHARD_REMEDY, ShardError)
 Arrays = dict[str, NDArray[Any]]
 
 

@@ -228,13 +228,11 @@ def parse_manifest(text: bytes, *, where: str) -> Manifest:
             where=where,
             remedy="name the manifest of a data set that `outlast prepare` made",
         )
-    outer = ("format", "version", "fingerprint", "pairs_fingerprint")
-    fields = {key: value for key, value in document.items() if key not in outer}
-    manifest, fingerprint = build_manifest(Manifest, fields, where=where)
+    expected = (document.pop("fingerprint", None), document.pop("pairs_fingerprint", None))
+    manifest, fingerprint = build_manifest(Manifest, document, where=where)
     problem = _find_problem(manifest)
     pairs_fingerprint = digest(to_plain(manifest)["pairs"]) if manifest.pairs else None
     found = (fingerprint, pairs_fingerprint)
-    expected = (document.get("fingerprint"), document.get("pairs_fingerprint"))
     check_manifest(problem, found == expected, where=where)
     return manifest
 

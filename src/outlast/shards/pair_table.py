@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError
-from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, FileKind, make_head, parse_head
+from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, make_head, parse_head
 from outlast.shards.manifest import Manifest, PairSet, PairTableEntry
 from outlast.shards.opened import OpenedFile, Rows
 from outlast.shards.pairs import NUM_SPECIAL_TOKENS, Pairs
 from outlast.shards.read import ArrayOf, Buffer
 from outlast.storage import Store
+from outlast.storage.checksummed_json import Kind
 from outlast.storage.spool import Spool
 
 PASS_OFFSETS = "pass_offsets"
@@ -27,7 +28,7 @@ _REMEDY = (
     "restore the file, or delete the folder of the tables and run `outlast shards pair` with the same "
     "values: it makes the same bytes"
 )
-_KIND = FileKind("outlast-pair-table", "1", "pair table", _REMEDY)
+_KIND = Kind("outlast-pair-table", ("1",), "pair table", _REMEDY, ShardError)
 
 _BLOCK_ROWS = 2**16
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from outlast.errors import ShardError
-from outlast.shards.array_file import ArraySpan, FileKind, head_bytes, make_head, parse_head
+from outlast.shards.array_file import ArraySpan, head_bytes, make_head, parse_head
+from outlast.storage.checksummed_json import Kind
 
-FORMAT = "outlast-token-shard"
-VERSION = "1"
 TOKENS = "tokens"
 DOCUMENT_OFFSETS = "document_offsets"
 SENTENCE_OFFSETS = "sentence_offsets"
@@ -25,7 +24,7 @@ _TOKEN_DTYPES = {"U16": np.dtype("<u2"), "U32": np.dtype("<u4")}
 SHARD_REMEDY = (
     "restore the file, or delete the folder and run `outlast prepare` again: it makes the same bytes"
 )
-_KIND = FileKind(FORMAT, VERSION, "shard", SHARD_REMEDY)
+_KIND = Kind("outlast-token-shard", ("1",), "token shard", SHARD_REMEDY, ShardError)
 
 
 @dataclass(frozen=True, kw_only=True)

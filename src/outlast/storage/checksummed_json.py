@@ -4,18 +4,109 @@ In: a dict of JSON values. Out: its one canonical text, with a field ``sha256``:
 line without that field. A line has sorted keys, no spaces, ASCII alone and a final newline. What people read
 is written indented instead, its keys as the document has them; the digest is that of the line all the same.
 Reading demands the text byte for byte.
+
+A document of a ``Kind`` begins with its format and version. Version 1 of each was without a digest.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from outlast.errors import SealError
+import pydantic
+
+from outlast.errors import OutlastError, SealError
 
 DIGEST_KEY = "sha256"
+_UNSEALED_VERSION = 1
+T = TypeVar("T")
 
 Layout = Literal["line", "indented"]
+
+
+class Kind(NamedTuple):
+    """What a file says it is in its keys ``format`` and ``version``, and what is said of one that is not.
+
+    Attributes:
+        versions: that are read; the last one is written.
+        noun: what a message calls it.
+        remedy: what to do about a damaged one.
+        error: that a message is raised as.
+    """
+
+    format: str
+    versions: tuple[int | str, ...]
+    noun: str
+    remedy: str
+    error: type[OutlastError]
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What a file of this kind begins with."""
+        return {"format": self.format, "version": self.versions[-1]}
+
+
+def check_kind(document: Mapping[str, Any], kind: Kind, *, where: str) -> None:
+    """Raise the error of a kind where a document says that it is of another one, or of a version that is not
+    read.
+    """
+    found, version = document.get("format"), document.get("version")
+    if found != kind.format:
+        raise kind.error(
+            f"The file is no {kind.noun}: its format is {found!r:.100}.",
+            where=where,
+            expected=f'"format": "{kind.format}"',
+            remedy=kind.remedy,
+        )
+    if version not in kind.versions:
+        raise kind.error(
+            f"The {kind.noun} has version {version!r:.100}.",
+            where=where,
+            expected=f"version {' or '.join(map(str, kind.versions))}",
+            remedy=f"read it with a newer version of this package, or {kind.remedy}",
+        )
+
+
+def encode(kind: Kind, fields: Mapping[str, Any]) -> bytes:
+    """Return the indented text of a document of a kind, sealed but for version 1."""
+    document = {**kind.head, **fields}
+    is_sealed = kind.versions[-1] != _UNSEALED_VERSION
+    return seal(document, "indented") if is_sealed else canonical(document, "indented")
+
+
+def parse(content: bytes, kind: Kind, *, where: str) -> dict[str, Any]:
+    """Return what follows format and version in a document of a kind, its digest included where it has one.
+
+    Raises:
+        OutlastError: that of the kind: no JSON, another kind or version, or not as it was sealed.
+    """
+    try:
+        document: Any = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise kind.error(f"The {kind.noun} is not JSON: {error}", where=where, remedy=kind.remedy) from None
+    fields = cast(dict[str, Any], document) if isinstance(document, dict) else {}
+    check_kind(fields, kind, where=where)
+    if fields["version"] != _UNSEALED_VERSION and not has_seal(fields, content, "indented"):
+        raise kind.error(
+            f"The {kind.noun} does not match the sha256 it carries: it was edited or damaged.",
+            where=where,
+            remedy=kind.remedy,
+        )
+    return {key: value for key, value in fields.items() if key not in kind.head}
+
+
+def validate(cls: type[T], fields: Mapping[str, Any], kind: Kind, *, where: str) -> T:
+    """Return the fields of a document as a dataclass. Raises the error of its kind, naming the first key that
+    is wrong.
+    """
+    try:
+        return pydantic.TypeAdapter(cls).validate_python(fields)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise kind.error(
+            f"The {kind.noun}'s {key:.200} is wrong: {first['msg']}", where=where, remedy=kind.remedy
+        ) from None
 
 
 def canonical(document: Mapping[str, Any], layout: Layout = "line") -> bytes:

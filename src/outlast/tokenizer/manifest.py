@@ -9,17 +9,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
-
-import pydantic
+from typing import Any, Literal
 
 from outlast.errors import ObjectNotFound, TokenizerError
 from outlast.storage import Store
-from outlast.storage.checksummed_json import DIGEST_KEY, has_seal, seal
+from outlast.storage.checksummed_json import DIGEST_KEY, Kind, encode, parse, validate
 
 FORMAT = "outlast-tokenizer"
-VERSION = 2
-_UNSEALED_VERSION = 1
+_KIND = Kind(
+    FORMAT, (1, 2), "tokenizer's manifest", "restore the file, or make the tokenizer again", TokenizerError
+)
 MANIFEST_NAME = "manifest.json"
 SPECIAL_ROLES = ("pad", "unk", "cls", "sep", "mask")
 
@@ -66,8 +65,8 @@ def write_tokenizer(
     check_special_ids(manifest, where=_object_url(store, prefix, MANIFEST_NAME))
     for name, content in files.items():
         store.replace(f"{prefix}/{name}", [content])
-    document = {"format": FORMAT, "version": VERSION, "fingerprint": manifest.fingerprint, **asdict(manifest)}
-    store.replace(f"{prefix}/{MANIFEST_NAME}", [seal(document, "indented")])
+    content = encode(_KIND, {"fingerprint": manifest.fingerprint, **asdict(manifest)})
+    store.replace(f"{prefix}/{MANIFEST_NAME}", [content])
 
 
 def read_tokenizer_manifest(store: Store, prefix: str) -> TokenizerManifest:
@@ -121,39 +120,11 @@ def read_tokenizer(store: Store, prefix: str) -> tuple[TokenizerManifest, dict[s
 
 def parse_tokenizer_manifest(text: bytes, *, where: str) -> TokenizerManifest:
     """Parse and check a manifest's bytes. Raises TokenizerError."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"The tokenizer's manifest is not JSON: {error}", where=where) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise TokenizerError(
-            "The file is not a tokenizer's manifest.", where=where, expected=f'"format": "{FORMAT}"'
-        )
-    document = cast(dict[str, Any], document)
-    version = document.get("version")
-    if version not in (_UNSEALED_VERSION, VERSION):
-        raise TokenizerError(
-            f"The tokenizer's manifest has version {version!r}.",
-            where=where,
-            expected=f"version {_UNSEALED_VERSION} to {VERSION}",
-        )
-    if version != _UNSEALED_VERSION and not has_seal(document, text, "indented"):
-        raise TokenizerError(
-            "The tokenizer's manifest does not match the sha256 it carries: it was edited or damaged.",
-            where=where,
-            remedy="restore the file, or make the tokenizer again",
-        )
-    outer = ("format", "version", "fingerprint", DIGEST_KEY)
-    fields = {key: value for key, value in document.items() if key not in outer}
-    try:
-        manifest = pydantic.TypeAdapter(TokenizerManifest).validate_python(fields)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise TokenizerError(
-            f"The tokenizer manifest's {key} is wrong: {first['msg']}", where=where
-        ) from None
-    if manifest.fingerprint != document.get("fingerprint"):
+    fields = parse(text, _KIND, where=where)
+    fields.pop(DIGEST_KEY, None)
+    fingerprint = fields.pop("fingerprint", None)
+    manifest = validate(TokenizerManifest, fields, _KIND, where=where)
+    if manifest.fingerprint != fingerprint:
         raise TokenizerError(
             "The fingerprint of the tokenizer's manifest does not match its content.",
             where=where,
