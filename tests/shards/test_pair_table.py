@@ -124,7 +124,7 @@ def test_passes_that_do_not_add_up_are_an_error(tmp_path: Path) -> None:
 def test_the_table_of_something_else_is_refused(tmp_path: Path, change: dict[str, int]) -> None:
     entry = write_table(tmp_path, FIRST_PASS, SECOND_PASS)
     name = next(iter(change))
-    with pytest.raises(ShardError, match=rf"pair table says {name}[\s\S]*by the manifest"):
+    with pytest.raises(ShardError, match=rf"pair table's {name} is[\s\S]*by the manifest"):
         open_table(tmp_path, entry, replace(IDENTITY, **change))
 
 

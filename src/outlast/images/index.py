@@ -15,7 +15,7 @@ from outlast.corpus.tar import BLOCK
 from outlast.errors import ShardError
 from outlast.images.manifest import ImageShardEntry
 from outlast.images.records import Example
-from outlast.shards.array_file import make_head, parse_head
+from outlast.shards.array_file import make_head, parse_described
 from outlast.shards.manifest import FileEntry
 from outlast.shards.opened import OpenedFile
 from outlast.shards.read import Buffer
@@ -68,24 +68,9 @@ def open_index(file: OpenedFile, entry: ImageShardEntry) -> ImageIndex:
 
 def read_index(content: Buffer, entry: ImageShardEntry, *, where: str) -> ImageIndex:
     """Check the bytes of an index and return its rows, as ``open_index`` does. Raises ShardError."""
-    metadata, spans = parse_head(memoryview(content), _KIND, file_size=len(content), where=where)
-    if metadata.get("tar_sha256") != entry.sha256:
-        raise ShardError(
-            f"The index belongs to a tar of sha256 {metadata.get('tar_sha256')!r:.70}.",
-            where=where,
-            expected=f"{entry.sha256}, {entry.name}",
-            remedy=INDEX_REMEDY,
-        )
-    shape = (entry.num_examples,)
-    for name, (kind, _) in _COLUMNS.items():
-        span = spans.get(name)
-        if span is None or (span.dtype, span.shape) != (kind, shape):
-            raise ShardError(
-                f"The index has no array `{name}` of the right kind.",
-                where=where,
-                expected=f"{kind} of shape {shape} by the manifest",
-                remedy=INDEX_REMEDY,
-            )
+    arrays = {name: (code, (entry.num_examples,)) for name, (code, _) in _COLUMNS.items()}
+    metadata = {"tar_sha256": entry.sha256}
+    spans = parse_described(memoryview(content), _KIND, metadata, arrays, file_size=len(content), where=where)
     index = ImageIndex(
         *(
             np.frombuffer(content, dtype, entry.num_examples, spans[name].begin)

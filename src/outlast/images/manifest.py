@@ -14,6 +14,7 @@ from outlast.corpus.tar import BLOCK
 from outlast.errors import ShardError
 from outlast.images.records import MOST_LABEL
 from outlast.shards.document import (
+    Splits,
     build_manifest,
     check_manifest,
     digest,
@@ -46,7 +47,7 @@ class ImageShardEntry(FileEntry):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageManifest:
+class ImageManifest(Splits[ImageShardEntry]):
     """``num_classes`` is the largest label of all splits and one; ``classes`` names them where names are
     known.
     """
@@ -68,16 +69,7 @@ class ImageManifest:
     @property
     def files(self) -> tuple[FileEntry, ...]:
         """The tars and their indexes."""
-        entries = itertools.chain.from_iterable(self.splits.values())
-        return tuple(file for entry in entries for file in (entry, entry.index))
-
-    def shards(self, split: str) -> tuple[ImageShardEntry, ...]:
-        """Return the shards of a split. Raises ShardError naming the splits there are."""
-        if split not in self.splits:
-            raise ShardError(
-                f"The data set has no split {split!r}.", expected="one of " + ", ".join(self.splits)
-            )
-        return self.splits[split]
+        return tuple(file for entry in self.entries for file in (entry, entry.index))
 
 
 def explain_stray_label(most_label: int, num_examples: int) -> str | None:
@@ -95,8 +87,7 @@ def check_num_classes(manifest: ImageManifest, *, where: str) -> None:
     An import refuses such labels, but a manifest may come from elsewhere; and arrays for 10^9 classes are
     allocated until somebody kills the process.
     """
-    entries = itertools.chain.from_iterable(manifest.splits.values())
-    num_examples = sum(entry.num_examples for entry in entries)
+    num_examples = sum(entry.num_examples for entry in manifest.entries)
     problem = explain_stray_label(manifest.num_classes - 1, num_examples)
     if problem and manifest.classes is None:
         raise ShardError(
@@ -123,8 +114,7 @@ def read_image_manifest(url: str) -> tuple[ImageManifest, Store]:
     """
     text, store = read_manifest_bytes(url)
     manifest = parse_image_manifest(text, where=url)
-    entries = itertools.chain.from_iterable(manifest.splits.values())
-    return manifest, open_elsewhere(store, {entry.name: entry.url for entry in entries if entry.url})
+    return manifest, open_elsewhere(store, {entry.name: entry.url for entry in manifest.entries if entry.url})
 
 
 def named_files(url: str) -> tuple[FileEntry, ...]:
@@ -165,7 +155,7 @@ def _find_problem(manifest: ImageManifest) -> str | None:
     if manifest.classes is not None and len(manifest.classes) < manifest.num_classes:
         return f"it names {len(manifest.classes)} of {manifest.num_classes} classes"
     names: set[str] = set()
-    for entry in itertools.chain.from_iterable(manifest.splits.values()):
+    for entry in manifest.entries:
         # An example is a header and an image of at least one block.
         if entry.num_examples * 2 * BLOCK > entry.size_bytes:
             return f"{entry.name} cannot hold {entry.num_examples} images in {entry.size_bytes} bytes"

@@ -8,13 +8,14 @@ bytes of a head.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
 from outlast.errors import ShardError
 from outlast.storage.checksummed_json import Kind, check_kind
 
 ALIGNMENT = 64
 MAX_HEADER_BYTES = 2**20
+N = TypeVar("N", bound=str)
 
 _DTYPES = {"U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8}
 
@@ -94,6 +95,40 @@ def parse_head(
     spans = {name: _parse_span(name, entry, data_begin, kind, where) for name, entry in header.items()}
     _check_layout(spans, data_begin, file_size, kind, where)
     return metadata, spans
+
+
+def parse_described(
+    head: bytes | memoryview,
+    kind: Kind,
+    metadata: Mapping[str, str],
+    arrays: Mapping[N, tuple[str, tuple[int, ...]]],
+    *,
+    file_size: int,
+    where: str,
+) -> dict[N, ArraySpan]:
+    """Parse and check a head that a manifest describes; return where each of its arrays lies.
+
+    Args:
+        metadata: what the file must say.
+        arrays: dtype and shape of each array that it must have.
+
+    Raises:
+        ShardError: as ``parse_head``; or what the manifest describes is another file.
+    """
+    says, spans = parse_head(head, kind, file_size=file_size, where=where)
+    compared: list[tuple[str, Any, Any]] = [(key, says.get(key), value) for key, value in metadata.items()]
+    for name, array in arrays.items():
+        span = spans.get(name)
+        compared.append((f"array {name}", span and (span.dtype, span.shape), array))
+    for what, found, expected in compared:
+        if found != expected:
+            raise ShardError(
+                f"The {kind.noun}'s {what} is {found!r:.200}.",
+                where=where,
+                expected=f"{expected!r} by the manifest",
+                remedy=kind.remedy,
+            )
+    return {name: spans[name] for name in arrays}
 
 
 def _wrong(kind: Kind, problem: str, where: str) -> ShardError:

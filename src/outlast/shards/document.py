@@ -5,12 +5,13 @@ written sealed; one of version 1, which has no digest, is read with a line in th
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from outlast.errors import ObjectNotFound, ShardError
 from outlast.logs import log
@@ -24,6 +25,7 @@ class _HasFingerprint(Protocol):
 
 
 T = TypeVar("T", bound=_HasFingerprint)
+E = TypeVar("E")
 
 FORMAT = "outlast-manifest"
 MANIFEST_NAME = "manifest.json"
@@ -36,6 +38,25 @@ _REMEDY = (
     "`outlast shards ...`): it writes the same bytes"
 )
 _KIND = Kind(FORMAT, (1, 2), "manifest", _REMEDY, ShardError)
+
+
+class Splits(Generic[E]):
+    """What the manifests of text and of images have in common: splits of shards."""
+
+    splits: dict[str, tuple[E, ...]]
+
+    @property
+    def entries(self) -> tuple[E, ...]:
+        """The shards of all splits."""
+        return tuple(itertools.chain.from_iterable(self.splits.values()))
+
+    def shards(self, split: str) -> tuple[E, ...]:
+        """Return the shards of a split. Raises ShardError naming the splits there are."""
+        if split not in self.splits:
+            raise ShardError(
+                f"The data set has no split {split!r}.", expected="one of " + ", ".join(self.splits)
+            )
+        return self.splits[split]
 
 
 def to_plain(manifest: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError
-from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, make_head, parse_head
+from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, make_head, parse_described
 from outlast.shards.manifest import ArrayName, ShardEntry, StaticExamples, TokenizerEntry
 from outlast.shards.opened import OpenedFile, Rows
 from outlast.shards.read import Buffer
@@ -239,26 +239,12 @@ def _find_arrays(
     where: str,
 ) -> dict[ArrayName, ArraySpan]:
     """Return where the arrays lie that the manifest describes. Raises ShardError."""
-    metadata, spans = parse_head(head, _KIND, file_size=file_size, where=where)
-    if metadata.get("tokenizer_fingerprint") != tokenizer.fingerprint:
-        raise ShardError(
-            f"The shard was made with the tokenizer {metadata.get('tokenizer_fingerprint')!r:.200}.",
-            where=where,
-            expected=f"{tokenizer.fingerprint} by the manifest",
-            remedy=SHARD_REMEDY,
+    arrays: dict[ArrayName, tuple[str, tuple[int, ...]]] = {
+        name: (
+            _CODES[stored_dtype(name, tokenizer.vocab_size).name],
+            (entry.num_examples or 0, *array_shape(name, examples)),
         )
-    found: dict[ArrayName, ArraySpan] = {}
-    for name in examples.arrays:
-        code = _CODES[stored_dtype(name, tokenizer.vocab_size).name]
-        shape = (entry.num_examples or 0, *array_shape(name, examples))
-        span = spans.get(name)
-        if span is None or (span.dtype, span.shape) != (code, shape):
-            told = "nothing" if span is None else f"{span.dtype} of shape {span.shape}"
-            raise ShardError(
-                f"The shard's array {name!r} is {told:.300}.",
-                where=where,
-                expected=f"{code} of shape {shape} by the manifest",
-                remedy=SHARD_REMEDY,
-            )
-        found[name] = span
-    return found
+        for name in examples.arrays
+    }
+    metadata = {"tokenizer_fingerprint": tokenizer.fingerprint}
+    return parse_described(head, _KIND, metadata, arrays, file_size=file_size, where=where)

@@ -14,6 +14,7 @@ import pydantic
 
 from outlast.errors import ShardError
 from outlast.shards.document import (
+    Splits,
     build_manifest,
     check_manifest,
     digest,
@@ -131,7 +132,7 @@ class TokenizerEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(Splits[ShardEntry]):
     token_dtype: str
     tokenizer: TokenizerEntry
     splits: dict[str, tuple[ShardEntry, ...]]
@@ -155,25 +156,17 @@ class Manifest:
     @property
     def files(self) -> tuple[ShardEntry, ...]:
         """The shards of all splits."""
-        return tuple(itertools.chain.from_iterable(self.splits.values()))
-
-    def shards(self, split: str) -> tuple[ShardEntry, ...]:
-        """Return the shards of a split. Raises ShardError naming the splits there are."""
-        if split not in self.splits:
-            raise ShardError(
-                f"The data set has no split {split!r}.", expected="one of " + ", ".join(self.splits)
-            )
-        return self.splits[split]
+        return self.entries
 
     @property
     def has_sentences(self) -> bool:
         """Whether the shards know where the sentences of their documents begin."""
-        return any(shard.num_sentences is not None for shards in self.splits.values() for shard in shards)
+        return any(shard.num_sentences is not None for shard in self.entries)
 
     @property
     def has_words(self) -> bool:
         """Whether the shards know where the words of their documents begin."""
-        return any(shard.num_words is not None for shards in self.splits.values() for shard in shards)
+        return any(shard.num_words is not None for shard in self.entries)
 
     def pair_set(self, sequence_length: int) -> PairSet:
         """Return the pairs for a sequence length. Raises ShardError naming the lengths there are."""
@@ -193,9 +186,8 @@ class Manifest:
         """The token types that a model must have to read the examples."""
         if self.examples is None or "token_type_ids" not in self.examples.arrays:
             return 1
-        entries = itertools.chain.from_iterable(self.splits.values())
         # A data set that does not say, since it was imported by an earlier version, is taken to have pairs.
-        return max((entry.num_token_types or 2 for entry in entries), default=1)
+        return max((entry.num_token_types or 2 for entry in self.entries), default=1)
 
     def num_tokens(self, split: str) -> int:
         return sum(shard.num_tokens for shard in self.shards(split))
@@ -248,7 +240,7 @@ def _find_problem(manifest: Manifest) -> str | None:
         return f"tokenizer.special_ids are not below vocab_size, {tokenizer.vocab_size}"
     if problem := _find_problem_of_examples(manifest):
         return problem
-    entries = list(itertools.chain.from_iterable(manifest.splits.values()))
+    entries = manifest.entries
     if len({entry.num_sentences is None for entry in entries}) > 1:
         return "some shards have num_sentences, others have not"
     if len({entry.num_words is None for entry in entries}) > 1:
@@ -269,7 +261,7 @@ def _find_problem_of_examples(manifest: Manifest) -> str | None:
         return "its examples have no input_ids or no attention_mask"
     if examples is not None and len(set(examples.arrays)) != len(examples.arrays):
         return "it names an array of the examples twice"
-    for entry in itertools.chain.from_iterable(manifest.splits.values()):
+    for entry in manifest.entries:
         if (entry.num_examples is None) != (examples is None):
             return f"{entry.name} {'has' if examples is None else 'lacks'} a number of examples"
         row_bytes = examples.sequence_length * manifest.dtype.itemsize if examples else 0

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ShardError
-from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, make_head, parse_head
+from outlast.shards.array_file import MAX_HEADER_BYTES, ArraySpan, make_head, parse_described
 from outlast.shards.manifest import Manifest, PairSet, PairTableEntry
 from outlast.shards.opened import OpenedFile, Rows
 from outlast.shards.pairs import NUM_SPECIAL_TOKENS, Pairs
@@ -180,16 +180,9 @@ def _check_table(
     where: str,
 ) -> dict[str, ArraySpan]:
     """Check a table, every row of it; return where its arrays lie. Raises ShardError."""
-    metadata, spans = parse_head(head, _KIND, file_size=file_size, where=where)
-    for key, value in identity.as_metadata().items():
-        if metadata.get(key) != value:
-            raise ShardError(
-                f"The pair table says {key} {metadata.get(key)!r:.200}.",
-                where=where,
-                expected=f"{value!r} by the manifest",
-                remedy=_REMEDY,
-            )
-    _check_spans(spans, identity.num_passes, entry.num_examples, where)
+    arrays = {name: (code, (entry.num_examples,)) for name, code in _COLUMNS.items()}
+    arrays[PASS_OFFSETS] = ("I64", (identity.num_passes + 1,))
+    spans = parse_described(head, _KIND, identity.as_metadata(), arrays, file_size=file_size, where=where)
     problem = _find_problem(array, spans, identity, np.asarray(shard_tokens, np.int64))
     if problem:
         raise ShardError(f"The pair table is wrong: {problem}.", where=where, remedy=_REMEDY)
@@ -203,20 +196,6 @@ def _rows_of(array: ArrayOf, spans: dict[str, ArraySpan], begin: int, stop: int)
             for name, kind in _COLUMNS.items()
         }
     )
-
-
-def _check_spans(spans: dict[str, ArraySpan], num_passes: int, num_examples: int, where: str) -> None:
-    expected = {name: (kind, (num_examples,)) for name, kind in _COLUMNS.items()}
-    expected[PASS_OFFSETS] = ("I64", (num_passes + 1,))
-    for name, (kind, shape) in expected.items():
-        span = spans.get(name)
-        if span is None or (span.dtype, span.shape) != (kind, shape):
-            raise ShardError(
-                f"The pair table has no array `{name}` of the right kind.",
-                where=where,
-                expected=f"{kind} of shape {shape} by the manifest",
-                remedy=_REMEDY,
-            )
 
 
 def _find_problem(
