@@ -183,7 +183,10 @@ def test_a_manifest_beside_another_tokenizer(train: Run, copy: Path) -> None:
 def test_a_data_set_without_held_out_text(outlast: Run, train: Run, copy: Path, tmp_path: Path) -> None:
     manifest, _ = read_manifest(str(copy / "manifest.json"))
     rewrite(copy, splits={"train": manifest.splits["train"]})
-    assert train(manifest=copy / "manifest.json").code == 0
+    done = train(manifest=copy / "manifest.json")
+    assert done.code == 0
+    run = tmp_path / "run"
+    assert done.err.endswith(f"the run is complete: {run}; next: outlast export {run} run-model\n")
     outlast("evaluate", tmp_path / "run").refused(
         1, "The data set has no held-out split", "corpus.validation_fraction > 0"
     )

@@ -134,6 +134,7 @@ def test_weights_that_are_not_there_or_do_not_fit(train: Run, finished_run: Path
     train("model.hidden_size=32", options=("--initialize-from", str(finished_run))).refused(
         2, "embeddings/word is float32(500, 16), expected float32(500, 32)"
     )
+    assert not (tmp_path / "run" / "attempts").exists(), "a start that is refused leaves no trace"
 
 
 def test_weights_of_another_tokenizer_are_taken_where_that_is_asked_for(

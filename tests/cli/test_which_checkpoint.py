@@ -129,7 +129,12 @@ def test_the_end_of_a_run_says_what_came_of_it(
     assert f"{tmp_path}/run; next: outlast evaluate {tmp_path}/run" in following
 
     run_dir = Path(shutil.copytree(evaluated_run, tmp_path / "evaluated"))
-    worse = train(*(key for key in SETTINGS if key not in TINY), run_dir=run_dir).err.splitlines()[-2]
+    *_, worse, following = train(
+        *(key for key in SETTINGS if key not in TINY), run_dir=run_dir
+    ).err.splitlines()
+    assert following.endswith(
+        f"next: outlast evaluate {run_dir} --best   or: outlast export {run_dir} evaluated-model --best"
+    )
     assert worse.endswith(f"the best by loss is step {best['step']} ({best['loss']:.4f}): --best")
 
 

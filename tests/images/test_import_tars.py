@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,19 @@ def test_tars_in_place_are_indexed_and_not_touched(tars: Path) -> None:
         )
 
 
+def test_a_tar_in_place_that_was_cut_is_not_to_be_deleted(tars: Path) -> None:
+    names = {"train": [f"{tars}/t-{{000..002}}.tar"]}
+    import_tars(names, str(tars), FieldRules(), num_processes=1)
+    write_tar(tars / "t-002.tar", files(20, 2))
+    with pytest.raises(ShardError, match=r"own lie in it.* delete plan\.json, manifest\.json and"):
+        import_tars(names, str(tars), FieldRules(), num_processes=1)
+    for name in ("plan.json", "manifest.json"):
+        (tars / name).unlink()
+    shutil.rmtree(tars / "done")
+    manifest, _ = read_image_manifest(import_tars(names, str(tars), FieldRules(), num_processes=1))
+    assert [entry.num_examples for entry in manifest.shards("train")] == [4, 5, 2]
+
+
 def test_tars_from_elsewhere_are_copied_byte_for_byte(tars: Path, tmp_path: Path) -> None:
     splits = {"train": [f"{tars}/t-000.tar", f"{tars}/t-002.tar"], "validation": [f"{tars}/t-001.tar"]}
     url = import_tars(splits, str(tmp_path / "out"), FieldRules(), num_processes=2)
@@ -127,6 +141,8 @@ def test_what_cannot_be_imported_says_so(tars: Path, tmp_path: Path) -> None:
         import_tars({"train": [f"{tars}/t-{{000..003}}.tar"]}, out, FieldRules())
     with pytest.raises(ConfigError, match=r"Two tars have the name 't-000\.tar'"):
         import_tars({"train": [f"{tars}/t-000.tar"], "validation": [f"{tars}/t-000.tar"]}, out, FieldRules())
+    with pytest.raises(ShardError, match=r"This is a folder[\s\S]*/\*\.tar'[\s\S]*outlast shards images"):
+        import_tars({"train": [str(tars)]}, out, FieldRules())
     with pytest.raises(ConfigError, match="cannot be that of a shard"):
         import_tars({"train": [str(write_tar(tmp_path / "a b.tar", files(0, 1)))]}, out, FieldRules())
     (tmp_path / "cut.tar").write_bytes((tars / "t-000.tar").read_bytes()[:1500])

@@ -203,7 +203,10 @@ def test_another_corpus_or_configuration_is_refused(
     before = files_of(built)
     different, shards, tokenizer = change(corpus)
     config = CorpusConfig(**{"path": corpus.path, "validation_fraction": 0.1, **different})  # pyright: ignore
-    with pytest.raises(ShardError, match=message + r"[\s\S]*choose another --out, or delete the folder"):
+    with pytest.raises(
+        ShardError,
+        match=message + r"[\s\S]*choose another --out, or delete the folder; where",
+    ):
         prepare_data(recipe(config, tokenizer, shards), built)
     assert files_of(built) == before
 

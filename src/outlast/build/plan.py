@@ -55,7 +55,8 @@ def agree_on_plan(store: Store, identity: Mapping[str, Any], versions: Mapping[s
                 (f"    {line}" for line in (*shown, *([f"and {more} more"] if more else []))),
             ),
             where=where,
-            remedy="choose another --out, or delete the folder",
+            remedy="put back what has changed, choose another --out, or delete the folder; where files of "
+            "your own lie in it, such as tars imported in place, delete plan.json, manifest.json and done/",
         )
     agreed = plan.get("versions")
     if not isinstance(agreed, dict):

@@ -50,11 +50,12 @@ def train(recipe: Path, overrides: tuple[str, ...], run_dir: str, **start: Any) 
 
     with Notice() as notice:  # listens before jax is imported, which takes seconds
         from outlast.recipe import read_recipe
+        from outlast.run.checkpoints import commands_behind
         from outlast.run.train import train_run
 
         read = read_recipe(recipe, overrides)
         train_run(read, run_dir, **start, notice=notice)
-    tell_end(f"the run is complete: {run_dir}", ("evaluate", run_dir), _export_line(run_dir))
+    tell_end(f"the run is complete: {run_dir}", *commands_behind(run_dir))
 
 
 def _export_line(run_dir: str) -> tuple[str, ...]:

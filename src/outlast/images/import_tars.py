@@ -142,6 +142,15 @@ def _plan(tars: Mapping[str, Sequence[str]], out: str | None) -> list[TarPiece]:
         _check_name(name, url)
         _take_names(name, url, taken)
         source = open_store(folder)
+        path = source.local_path(name)
+        if path is not None and path.is_dir():
+            raise ShardError(
+                "This is a folder.",
+                where=url,
+                expected="a tar",
+                remedy=f"name the tars in it, in quotes: '{path}/*.tar'; of a folder of pictures: "
+                f"`outlast shards images {path} --out DIR`",
+            )
         try:
             size_bytes = source.retry(lambda source=source, name=name: source.size_bytes(name))
         except ObjectNotFound:

@@ -146,6 +146,20 @@ def list_checkpoints(run_dir: str) -> list[dict[str, Any]]:
     return rows
 
 
+def commands_behind(run_dir: str) -> list[tuple[str, ...]]:
+    """Return the commands that may follow a run, each the words behind ``outlast``: it is evaluated where it
+    has held-out data, and the best of its checkpoints is exported.
+    """
+    store = open_store(run_dir)
+    evaluations = read_evaluations(store)
+    steps = [key.step for key in line_of(list_keys(store), read_recorded(store))]
+    best = best_committed(ranking_of(_recipe(store, ())).best_first(evaluations), steps)
+    of_best = () if best in (None, max(steps, default=None)) else ("--best",)
+    model = f"{run_dir.rstrip('/').rpartition('/')[2]}-model"
+    lines = [("export", run_dir, model, *of_best)]
+    return [("evaluate", run_dir, *of_best), *lines] if evaluations else lines
+
+
 def _reasons(
     store: Store, line: list[CommitKey], recipe: Recipe, best: int | None
 ) -> dict[CommitKey, list[str]]:

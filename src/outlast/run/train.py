@@ -13,6 +13,7 @@ import jax
 from pydantic import NonNegativeInt
 
 from outlast.checkpoint.attempts import Attempt, claim_attempt
+from outlast.checkpoint.records import list_keys
 from outlast.checkpoint.restore import Restored, restore_newest
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.config import checked
@@ -87,16 +88,18 @@ def train_run(
             log.warning("%s", too_short)
         for line in describe_opening(parts):
             log.info("%s", line)
+        # A start that is refused leaves no trace in the run directory.
+        fresh = None if source is None or list_keys(store) else _fresh(parts, source)
         attempt = claim_attempt(store, config=recipe.checkpoint, report=log.info)
         stack.callback(attempt.close)
         # How a run starts. The order matters:
         # 1. the newest committed checkpoint of this run   2. --initialize-from, parameters only   3. fresh
         # parameters
         restored = restore_newest(store, attempt_number=attempt.number)
-        state = _start(parts, restored, source, run_dir=run_dir)
+        state = _start(parts, restored, source, fresh, run_dir=run_dir)
         attempt.record_restored(int(state.step), restored.commit.name if restored else None)
         kept = kept_arithmetic(arithmetic(recipe.training), restored.commit.mesh if restored else None)
-        del restored  # as large as the state itself
+        del restored, fresh  # as large as the state itself
         keep_description(attempt, parts)
         return _train(parts, store, attempt, state, kept, notice, stack)
 
@@ -114,7 +117,12 @@ def _source(initialize_from: str | Path | None, which: Which, other_tokenizer: b
 
 
 def _start(
-    parts: Parts[Any, Any], restored: Restored | None, source: Source | None, *, run_dir: str
+    parts: Parts[Any, Any],
+    restored: Restored | None,
+    source: Source | None,
+    fresh: TrainState | None,
+    *,
+    run_dir: str,
 ) -> TrainState:
     recipe = parts.recipe
     if restored is not None:
@@ -125,15 +133,17 @@ def _start(
         if source is not None:
             log.info("--initialize-from %s is not read: the run goes on from its own", source.run_dir)
         return restored_state(parts, restored)
-    state = parts.learner.initial_state()
-    if source is not None:
-        state = initialized_from(source, state, parts)
     log.info(
         "new run of %d steps, %s parameters",
         recipe.training.total_steps,
         format_count(count(parts.learner.objective.param_table)),
     )
-    return state
+    return _fresh(parts, source) if fresh is None else fresh
+
+
+def _fresh(parts: Parts[Any, Any], source: Source | None) -> TrainState:
+    state = parts.learner.initial_state()
+    return state if source is None else initialized_from(source, state, parts)
 
 
 def _train(
