@@ -190,7 +190,7 @@ def build(
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """Make a function raise ConfigError for an argument of another kind than its annotation: as in a table,
     nothing is converted. An annotation that is no plain value and no table is not checked. What the
-    installation lacks, a library or a device, is ConfigError too.
+    installation lacks, a library or a device, is ConfigError too, as is a path that no file can have.
     """
 
     @functools.wraps(function)
@@ -204,7 +204,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
                 raise ConfigError(f"{problem} (found {value!r:.200})", where=f"{place}, {name}")
         try:
             return function(*args, **kwargs)
-        except (ModuleNotFoundError, RuntimeError, AssertionError) as error:
+        except (ModuleNotFoundError, OSError, RuntimeError, AssertionError) as error:
             if known := explained(error):
                 raise known from error
             raise

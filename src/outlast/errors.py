@@ -20,6 +20,7 @@ do. The command line prints the message alone; ``--debug`` adds the traceback.
     └── Preempted              asked to leave; everything is saved (exit code 75)
 """
 
+import errno
 import os
 import re
 import sys
@@ -213,9 +214,11 @@ EXTRAS = {
 
 
 def explained(error: BaseException) -> OutlastError | None:
-    """Return an error of the installation in words for a person: a library of an extra that is not there, a
-    device that jax does not find. None for any other.
+    """Return an error in words for a person that may arise anywhere: a library of an extra that is not there,
+    a device that jax does not find, a path that no file can have. None for any other.
     """
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP) and error.filename:
+        return ConfigError(f"No file can have this path: {error.strerror}.", where=str(error.filename))
     if isinstance(error, ModuleNotFoundError):
         library = (error.name or "").partition(".")[0]
         extra = EXTRAS.get(library)

@@ -190,3 +190,54 @@ def test_a_data_set_without_held_out_text(outlast: Run, train: Run, copy: Path, 
     outlast("evaluate", tmp_path / "run").refused(
         1, "The data set has no held-out split", "corpus.validation_fraction > 0"
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "init --text {} --out r.toml",
+        "init --images {} --out r.toml",
+        "recipe show {}",
+        "prepare RECIPE --out out --set corpus.path={}",
+        "prepare RECIPE --out {}",
+        "shards verify {}",
+        "shards images {} --out out",
+        "shards images list.csv --out out",
+        "shards images list.tsv --out out",
+        "shards images list.jsonl --out out",
+        "shards images long.csv --out out",
+        "tokenizer import {} --out out",
+        "stream bench {}",
+        "import {} out",
+        "train RECIPE --run-dir {}",
+        "evaluate {}",
+        "export {} out",
+        "fill-mask {} text",
+        "verify {}",
+    ],
+)
+def test_a_name_that_no_file_can_have(
+    line: str, outlast: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").write_text("some words\n" * 50)
+    (tmp_path / "list.csv").write_bytes(b"image,label\na\0b,1\n")
+    (tmp_path / "list.tsv").write_bytes(b"image\tlabel\na\0b\t1\n")
+    (tmp_path / "list.jsonl").write_text(json.dumps({"image": "a\0b", "label": 1}))
+    (tmp_path / "long.csv").write_text(f"image,label\n{300 * 'a'},1\n")
+    (tmp_path / "recipe.toml").write_text("[corpus]\npath = 'texts'\n[tokenizer]\nvocab_size = 300\n")
+    words = line.replace("RECIPE", "recipe.toml").format(300 * "a").split()
+    done = outlast(*words)
+    assert done.code in (1, 2), done
+    assert "outlast: " in done.err, done
+    assert "unexpected" not in done.err, done
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.tsv"])
+@pytest.mark.parametrize("more", ['corpus.format="text"', 'corpus.undecodable="error"'])
+def test_a_table_with_a_nul_is_no_corpus(name: str, more: str, outlast: Run, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"a,b\n" * 10_000 + b"x\0y,1\n")
+    (tmp_path / "recipe.toml").write_text(f"[corpus]\npath = '{name}'\n[tokenizer]\nvocab_size = 300\n")
+    done = outlast("prepare", tmp_path / "recipe.toml", "--out", tmp_path / "out", "--set", more)
+    done.refused(1, name)
+    assert "unexpected" not in done.err

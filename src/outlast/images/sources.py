@@ -169,10 +169,14 @@ def _read_list(path: Path) -> Iterator[Found]:
                 expected="the columns image and label",
             )
         image = path.parent / name
-        real = image.resolve()
+        try:
+            real = image.resolve()
+            is_there = real.is_file()
+        except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, links in a circle
+            raise CorpusError(f"No file can have the name {name!r:.200}: {error}", where=place) from None
         if root not in real.parents:
             raise CorpusError(f"{name!r} lies outside the folder of the list.", where=place)
-        if not real.is_file():
+        if not is_there:
             raise CorpusError(f"There is no file {name!r}.", where=place, remedy=f"paths count from {root}")
         num_rows += 1
         yield Found(name, image, label, path, line)
