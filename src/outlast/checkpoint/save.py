@@ -30,7 +30,7 @@ from outlast.checkpoint.format import (
     plan_parts,
     whole_arrays,
 )
-from outlast.checkpoint.interval import mean_seconds_between_preemptions, seconds_to_next_save
+from outlast.checkpoint.interval import SaveTimer, mean_seconds_between_preemptions
 from outlast.checkpoint.lineage import CommitKey, list_name
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.restore import read_commit, verify_commit
@@ -100,10 +100,7 @@ class CheckpointWriter:
         self._knows_parent = False
         self._fenced: Fenced | None = None
         self._thread: threading.Thread | None = None
-        self._cost_seconds: float | None = None
-        self._preemption_seconds: float | None = None
-        self._due_from: tuple[int, float] | None = None
-        self._latest: tuple[int, float] = (attempt.restored_step or 0, 0.0)
+        self._timer = SaveTimer(config)
 
     def due(self, step: int, now: float) -> bool:
         """Whether a save is wanted at this step. Cheap; for every step.
@@ -112,18 +109,7 @@ class CheckpointWriter:
             now: seconds of one steady clock (``time.monotonic()``), the same in every call.
         """
         self._attempt.last_step = step
-        if self._due_from is None:
-            self._due_from = (self._attempt.restored_step or 0, now)
-        self._latest = (step, now)
-        saved_step, saved_at = self._due_from
-        if step <= saved_step or self.saving:
-            return False
-        config = self._config
-        if config.interval_steps and step // config.interval_steps > saved_step // config.interval_steps:
-            return True
-        if config.interval_seconds:
-            return now - saved_at >= config.interval_seconds
-        return config.interval_steps is None and now - saved_at >= self._seconds_by_rule()
+        return self._timer.due(step, now, first_step=self._attempt.restored_step or 0) and not self.saving
 
     @property
     def saving(self) -> bool:
@@ -185,17 +171,13 @@ class CheckpointWriter:
             self.last_error = None
             return True
         slices = whole_arrays(arrays) if isinstance(arrays, Mapping) else list(arrays)
-        job = _Job(
-            step=step,
-            slices=slices,
-            blocking_seconds=blocking_seconds,
-        )
+        job = _Job(step=step, slices=slices, blocking_seconds=blocking_seconds)
         if self._attempt.restored_step is None:
             raise CheckpointError(
                 "A save before the attempt recorded where it starts.", remedy="call record_restored first"
             )
         self._attempt.last_step = step
-        self._due_from = (step, self._latest[1])
+        self._timer.saved(step)
         thread = threading.Thread(target=self._run, args=(job,), name=f"save-{step}")
         thread.start()
         self._thread = thread
@@ -219,12 +201,6 @@ class CheckpointWriter:
             self._thread.join()
             self._thread = None
 
-    def _seconds_by_rule(self) -> float:
-        return seconds_to_next_save(
-            save_seconds=self._cost_seconds,
-            seconds_between_preemptions=self._preemption_seconds or mean_seconds_between_preemptions([]),
-        )
-
     def _run(self, job: _Job) -> None:
         try:
             self._save_and_measure(job)
@@ -239,9 +215,8 @@ class CheckpointWriter:
             self.num_failed_in_a_row = 0
         finally:
             self.last_save_seconds = time.monotonic() - begun
-            self._cost_seconds = (
-                self.last_save_seconds if job.blocking_seconds is None else job.blocking_seconds
-            )
+            cost = job.blocking_seconds
+            self._timer.save_seconds = self.last_save_seconds if cost is None else cost
 
     def _fail(self, step: int, error: Exception) -> None:
         if isinstance(error, Fenced):
@@ -275,8 +250,9 @@ class CheckpointWriter:
 
     def _save(self, job: _Job) -> None:
         self._attempt.check_owned()  # a folder that is gone is not made again by the first part
-        if self._preemption_seconds is None:
-            self._preemption_seconds = mean_seconds_between_preemptions(self._attempt.history())
+        if self._timer.seconds_between_preemptions is None:
+            lives = self._attempt.history()
+            self._timer.seconds_between_preemptions = mean_seconds_between_preemptions(lives)
         self._find_parent()
         key = CommitKey(job.step, self._attempt.number)
         if key in self._withdrawn:
