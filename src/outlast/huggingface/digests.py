@@ -51,7 +51,7 @@ def checking(folder: Path, *, but: Collection[str] = ()) -> Generator[None]:
         try:
             yield
         except Exception:
-            _refuse(folder, checked.result())
+            _refuse(folder, [name for name in checked.result() if (folder / name).is_file()])
             raise
         _refuse(folder, checked.result())
 
