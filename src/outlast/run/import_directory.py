@@ -42,26 +42,36 @@ def check_place(store: Store) -> None:
 
 
 def write_import(
+    folder: Path,
     store: Store,
     *,
-    fragment: str,
+    comments: Sequence[str] = (),
+    fragment: Mapping[str, Mapping[str, Any]],
     described: Mapping[str, Any],
-    identity: Identity,
+    data: Mapping[str, Any],
+    model: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
     write_more: Callable[[], object] = lambda: None,
 ) -> None:
     """Write the directory.
 
     Args:
-        fragment: the text of recipe.toml.
+        folder: that the model comes from.
+        comments, fragment: what recipe.toml says of it, and its tables.
         described: what the description says beside version and identity, ``recipe`` among it.
+        data, model: of the identity.
         arrays: of the checkpoint, without ``step``.
         write_more: writes what else belongs there, before the commit.
     """
+    head = [
+        f"# The model imported from {folder.name!r}. Copy these tables into a recipe; then",
+        f"#   outlast train RECIPE --run-dir RUN --initialize-from {store.url} --set stream.manifest=...",
+    ]
+    identity: Identity = {"data": data, "model": model, "imported": _digests_of(folder)}
     attempt = claim_attempt(store, config=CheckpointConfig(), report=log.info)
     try:
         write_more()
-        store.replace(RECIPE_NAME, [fragment.encode()])
+        store.replace(RECIPE_NAME, [_toml_tables([*head, *comments], fragment).encode()])
         write_description(store, attempt.number, {**described, "identity": identity})
         attempt.record_restored(0)
         writer = CheckpointWriter(store, CheckpointConfig(), attempt, identity, {}, report=log.info)
@@ -71,7 +81,7 @@ def write_import(
         attempt.close()
 
 
-def digests_of(folder: Path) -> dict[str, str]:
+def _digests_of(folder: Path) -> dict[str, str]:
     """Return the sha256 of the files that an import came from, by name."""
     found: dict[str, str] = {}
     for name in (CONFIG_NAME, WEIGHTS_NAME):
@@ -80,7 +90,7 @@ def digests_of(folder: Path) -> dict[str, str]:
     return found
 
 
-def toml_tables(comments: Sequence[str], tables: Mapping[str, Mapping[str, Any]]) -> str:
+def _toml_tables(comments: Sequence[str], tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Return tables of plain values as TOML, below some comments."""
     lines = list(comments)
     for name, values in tables.items():

@@ -17,7 +17,7 @@ from outlast.models.resnet_config import resnet_table
 from outlast.objectives.config import ClassifyConfig
 from outlast.recipe import make_recipe, plain_tables
 from outlast.run.directory import PARAMS_PREFIX, STATE_PREFIX
-from outlast.run.import_directory import RECIPE_NAME, check_place, digests_of, toml_tables, write_import
+from outlast.run.import_directory import RECIPE_NAME, check_place, write_import
 from outlast.storage import open_store
 
 
@@ -31,20 +31,13 @@ def import_image_model(folder: Path, out: str) -> str:
     check_place(store)
     images = tables.pop("stream.images")
     recipe = make_recipe({**tables, "stream": {"packing": "images", "images": images}}, where=RECIPE_NAME)
-    comments = [
-        f"# The model imported from {folder.name!r}. Copy these tables into a recipe; then",
-        f"#   outlast train RECIPE --run-dir RUN --initialize-from {store.url} --set stream.manifest=...",
-    ]
-    fragment = {"stream": {"packing": "images"}, "stream.images": images, **tables}
     write_import(
+        folder,
         store,
-        fragment=toml_tables(comments, fragment),
+        fragment={"stream": {"packing": "images"}, "stream.images": images, **tables},
         described={"recipe": plain_tables(recipe), "classes": classes},
-        identity={
-            "data": {},
-            "model": model.config.to_dict(),
-            "imported": digests_of(folder),
-        },
+        data={},
+        model=model.config.to_dict(),
         arrays={
             f"{prefix}{name}": value
             for prefix, arrays in ((PARAMS_PREFIX, model.params), (STATE_PREFIX, model.state))

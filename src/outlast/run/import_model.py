@@ -21,13 +21,17 @@ from outlast.models.describe import model_table
 from outlast.models.next_sentence import HEAD
 from outlast.recipe import make_recipe, plain_tables
 from outlast.run.directory import PARAMS_PREFIX, TOKENIZER_FOLDER
-from outlast.run.import_directory import RECIPE_NAME, check_place, digests_of, toml_tables, write_import
+from outlast.run.import_directory import RECIPE_NAME, check_place, write_import
 from outlast.run.import_images import import_image_model
-from outlast.storage import Store, local_place, open_store, place_of
+from outlast.storage import local_place, open_store, place_of
 from outlast.tokenizer.importing import read_foreign
-from outlast.tokenizer.manifest import TokenizerManifest, write_tokenizer
+from outlast.tokenizer.manifest import write_tokenizer
 
 _SEQUENCE_LENGTH = 512
+_NEXT_SENTENCE_COMMENTS = (
+    '# It has a next-sentence head. To train that too: corpus.sentences, stream.packing = "pairs",',
+    "# objective.next_sentence = true. Without these it is left out.",
+)
 
 
 @checked
@@ -65,10 +69,13 @@ def import_model(folder: str | Path, out: str | Path, *, tokenizer: str | Path |
     store = open_store(out)
     check_place(store)
     write_import(
+        folder,
         store,
-        fragment=_fragment(folder, table, pretrained, store),
+        comments=_NEXT_SENTENCE_COMMENTS if pretrained.config.next_sentence else (),
+        fragment={"tokenizer": {"path": f"{store.url}/{TOKENIZER_FOLDER}"}, "model": table},
         described={"recipe": plain_tables(make_recipe(_tables(table, pretrained), where=RECIPE_NAME))},
-        identity=_identity(folder, pretrained, manifest),
+        data={"tokenizer": manifest.fingerprint},
+        model=pretrained.config.to_dict(),
         arrays={f"{PARAMS_PREFIX}{name}": value for name, value in pretrained.params.items()},
         write_more=partial(write_tokenizer, store, TOKENIZER_FOLDER, manifest, files),
     )
@@ -84,29 +91,6 @@ def _tables(table: dict[str, Any], pretrained: Pretrained) -> dict[str, Any]:
         "stream": {**stream, "packing": "pairs"},
         "model": table,
         "objective": {"next_sentence": True},
-    }
-
-
-def _fragment(folder: Path, table: dict[str, Any], pretrained: Pretrained, store: Store) -> str:
-    """Return the text of recipe.toml."""
-    tokenizer = {"path": f"{store.url}/{TOKENIZER_FOLDER}"}
-    lines = [
-        f"# The model imported from {folder.name!r}. Copy these tables into a recipe; then",
-        f"#   outlast train RECIPE --run-dir RUN --initialize-from {store.url} --set stream.manifest=...",
-    ]
-    if pretrained.config.next_sentence:
-        lines += [
-            '# It has a next-sentence head. To train that too: corpus.sentences, stream.packing = "pairs",',
-            "# objective.next_sentence = true. Without these it is left out.",
-        ]
-    return toml_tables(lines, {"tokenizer": tokenizer, "model": table})
-
-
-def _identity(folder: Path, pretrained: Pretrained, manifest: TokenizerManifest) -> dict[str, Any]:
-    return {
-        "data": {"tokenizer": manifest.fingerprint},
-        "model": pretrained.config.to_dict(),
-        "imported": digests_of(folder),
     }
 
 
