@@ -16,7 +16,7 @@ import pytest
 from outlast.corpus.aozora import read_aozora
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.sentences import split_sentences
-from outlast.errors import ConfigError, CorpusError, OutlastError, ShardError, TokenizerError
+from outlast.errors import ConfigError, CorpusError, ShardError, TokenizerError
 from outlast.prepare.build import prepare_data
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig, resolve_num_shards
@@ -395,9 +395,3 @@ def test_a_real_japanese_corpus(test_data: Path, tmp_path: Path) -> None:
     assert sum(counts[split]["text_bytes"] for split in counts) == sum(len(text.encode()) for text in texts)
     assert len(manifest.shards("train")) == 3
     LocalStore(tmp_path).read("tokenizer/manifest.json")
-
-
-def test_a_missing_corpus_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(OutlastError, match=r"no such file or folder[\s\S]*corpus.path"):
-        prepare_data(recipe(CorpusConfig(path=str(tmp_path / "absent"))), tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from outlast.corpus.config import CorpusConfig
-from outlast.errors import ConfigError, CorpusError, ShardError
+from outlast.errors import ConfigError, CorpusError, OutlastError, ShardError
 from outlast.prepare.build import prepare_data
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
@@ -171,3 +171,9 @@ def test_names_without_a_file_behind_them_are_told(tmp_path: Path, caplog: pytes
     said = prepare(caplog, CorpusConfig(path=str(folder)), tmp_path / "out")
     assert "2 names in " in said
     assert "lost.txt, pipe.txt" in said
+
+
+def test_a_missing_corpus_leaves_nothing_behind(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    with pytest.raises(OutlastError, match=r"no such file or folder[\s\S]*corpus.path"):
+        prepare(caplog, CorpusConfig(path=str(tmp_path / "absent")), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -15,6 +15,7 @@ from typing import Any, cast
 from outlast.errors import ObjectNotFound, OutlastError
 from outlast.storage import LocalStore, Store
 from outlast.storage.checksummed_json import DIGEST_KEY, Kind, encode, parse
+from outlast.storage.regular import open_regular
 
 PROVENANCE_NAME = "outlast.json"
 CARD_NAME = "README.md"
@@ -106,5 +107,5 @@ def _digest(store: Store, name: str) -> str | None:
     path = store.local_path(name)
     if path is not None and not path.is_file():
         return None
-    with path.open("rb") if path else store.open(name) as file:
+    with open_regular(path) if path else store.open(name) as file:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()

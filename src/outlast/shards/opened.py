@@ -128,7 +128,7 @@ class OpenedFile:
 
     def _check_digest(self, subject: str) -> None:
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        with open(self._descriptor, "rb", closefd=False) as file:
+        with os.fdopen(self._descriptor, "rb", closefd=False) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != self._entry.sha256:
             self._is_settled = False  # whoever asks next hears the same

@@ -14,7 +14,6 @@ import re
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
@@ -24,7 +23,7 @@ from obstore import exceptions
 
 from outlast.errors import ConfigError, ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage.addresses import resolve
-from outlast.storage.regular import MOST_BYTES
+from outlast.storage.regular import MOST_BYTES, read_whole
 from outlast.storage.store import Chunks, ObjectInfo, Store
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ def _google_end_points() -> dict[str, str]:
     for name in ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY"):
         text = os.environ.get(name, "")
         with suppress(OSError, ValueError, AttributeError):  # the client says what is wrong with it
-            content = json.loads(text if name.endswith("_KEY") else Path(text).read_bytes())
+            content = json.loads(text if name.endswith("_KEY") else read_whole(text))
             found[name] = str(content.get("gcs_base_url") or "")
     return found
 
