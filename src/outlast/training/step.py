@@ -62,7 +62,9 @@ def make_train_step(
     def loss(
         params: Params, state: TrainState, rows: Array, batch: Batch, weight_sums: dict[str, Array] | None
     ) -> tuple[Array, LossOutput]:
-        """Return the loss of a batch; of a part of it its share, where the weights of the whole are given."""
+        """Return the mean loss of a batch. With the summed weights of a larger one: what this microbatch adds to
+        the mean loss of that batch.
+        """
         keys = row_keys(seed, "train", state.step, rows)
         output = objective.loss(params, state.model_state, batch, row_keys=keys, train=True)
         return mean_loss(output.terms, weight_sums), output
@@ -80,8 +82,8 @@ def make_train_step(
         rows = jnp.arange(jax.tree.leaves(batch)[0].shape[0], dtype=jnp.int32)
         if num_microbatches == 1:
             return gradient(state.params, state, rows, batch, None)
-        # Each term has its own weight, so the parts' losses are divided before they are added up, not their
-        # gradients afterwards. The weights follow from the masks alone, which cost next to nothing.
+        # Each term has its own weight, so losses of microbatches are divided before they are added up, not
+        # their gradients afterwards. The weights follow from the masks alone, which cost next to nothing.
         keys = row_keys(seed, "train", state.step, rows)
         weight_sums = objective.weight_sums(batch, row_keys=keys)
 
