@@ -62,8 +62,8 @@ def make_train_step(
     def loss(
         params: Params, state: TrainState, rows: Array, batch: Batch, weight_sums: dict[str, Array] | None
     ) -> tuple[Array, LossOutput]:
-        """Return the mean loss of a batch. With the summed weights of a larger one: what this microbatch adds to
-        the mean loss of that batch.
+        """Return the mean loss of a batch. With the summed weights of a larger one, of which it is a part:
+        what it adds to the mean loss of that one.
         """
         keys = row_keys(seed, "train", state.step, rows)
         output = objective.loss(params, state.model_state, batch, row_keys=keys, train=True)
