@@ -85,10 +85,12 @@ class Life:
     def _told(self, error: OutlastError) -> None:
         """An error that a person reads. Judge whether it may be."""
         self._say(f"ends: {error.message}")
+        if self.observer.emptied_at is not None:
+            return  # the whole run was deleted under this life, which may say so in either way
         if "is known to have is gone" in error.message and not self.observer.lost:
             self.observer.violated(f"nothing was lost: {error.message}")
         damaged = self.observer.rotten | self.observer.lost
-        if isinstance(error, DamagedCheckpoint) and not damaged and self.observer.emptied_at is None:
+        if isinstance(error, DamagedCheckpoint) and not damaged:
             self.observer.violated(f"nothing was damaged: {error.message}")
 
     def _begin(self) -> tuple[Attempt, int, int]:
