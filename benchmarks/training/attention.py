@@ -25,16 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
-from step_contestants import SPECIAL_IDS, Ours, Setting
+from step_contestants import Ours, make_setting
 from transformers import BigBirdConfig
 from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 
 from outlast.models.attention.block_sparse import block_sparse_attend
 from outlast.models.attention.full import attend
 from outlast.models.attention.random_blocks import BlockSparse, random_block_table
-from outlast.models.config import ModelConfig, resolve_model
 from outlast.models.families import AttentionName
-from outlast.training.config import OptimizerConfig
 
 HEADS, SIZE, BLOCK, RANDOM = 12, 64, 64, 3
 TOLERANCE = 1e-5
@@ -128,17 +126,14 @@ def step_runs(length: int, limits: dict[str, int], num_layers: int) -> dict[str,
     for name, attention in kinds:
         if length > limits[name]:
             continue
-        model = ModelConfig(
-            architecture="bigbird",
-            attention=attention,
-            num_layers=num_layers,
-            max_positions=length,
-            random_blocks="uniform",  # with which the published figures were made
-        )
-        encoder = resolve_model(model, vocab_size=8000, special_ids=SPECIAL_IDS, sequence_length=length)
-        setting = Setting(
-            encoder=encoder, rows=1, length=length, remat="selective", optimizer=OptimizerConfig()
-        )
+        model = {
+            "architecture": "bigbird",
+            "attention": attention,
+            "num_layers": num_layers,
+            "max_positions": length,
+            "random_blocks": "uniform",  # with which the published figures were made
+        }
+        setting = make_setting(model, vocab_size=8000, rows=1, length=length, remat="selective")
         side = Ours(setting, "gathered")
         print(f"{length:6d} {name:8s} temporaries {side.temporary_bytes() / 2**20:.0f} MiB", flush=True)
         runs[name] = lambda side=side: side.advance(0)

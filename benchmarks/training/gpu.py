@@ -30,7 +30,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,14 +39,13 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 import torch
 from step import time_in_turn
-from step_contestants import SPECIAL_IDS, Contestant, Ours, Setting, Theirs, export_initial
+from step_contestants import Contestant, Ours, Setting, Theirs, export_initial, make_setting
 from step_formula import estimate_encoder
 
 from outlast.models.attention.kernels import AttentionKernel
-from outlast.models.config import ArchitectureName, ModelConfig, resolve_model
+from outlast.models.config import ArchitectureName
 from outlast.models.families import PresetName
 from outlast.objectives.config import MlmConfig
-from outlast.training.config import OptimizerConfig
 
 
 class Shape(NamedTuple):
@@ -69,23 +67,15 @@ KERNELS: dict[str, AttentionKernel] = {"plain": "plain", "fused": "fused"}
 LOSS_TOLERANCE = 0.03
 
 
-def make_setting(shape: Shape, preset: PresetName, tokens: int, length: int | None) -> Setting:
+def setting_of(shape: Shape, preset: PresetName, tokens: int, length: int | None) -> Setting:
     """Return what is trained: rows for about so many tokens, random blocks drawn as transformers does."""
     length = length or shape.length
-    model = ModelConfig(
-        architecture=shape.architecture,
-        preset=preset,
-        max_positions=max(512, length),
-    )
-    encoder = resolve_model(
-        model, vocab_size=shape.vocab_size, special_ids=SPECIAL_IDS, sequence_length=length
-    )
-    return Setting(
-        encoder=encoder,
+    return make_setting(
+        {"architecture": shape.architecture, "preset": preset},
+        vocab_size=shape.vocab_size,
         rows=max(1, tokens // length),
         length=length,
         remat="selective",
-        optimizer=OptimizerConfig(learning_rate=1e-4),
         compute_dtype="bfloat16",
         torch_device="cuda" if torch.cuda.is_available() else "cpu",
     )
@@ -93,7 +83,7 @@ def make_setting(shape: Shape, preset: PresetName, tokens: int, length: int | No
 
 def make_contestant(name: str, setting: Setting, folder: Path) -> Contestant:
     if name in KERNELS:
-        side: Contestant = Ours(replace(setting, attention_kernel=KERNELS[name]), "gathered")
+        side: Contestant = Ours(setting.with_training(attention_kernel=KERNELS[name]), "gathered")
     else:
         attention = {"sdpa": "sdpa", "flash": "flash_attention_2"}[name]
         own = setting.encoder.architecture == "bigbird"
@@ -193,7 +183,7 @@ def read_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = read_arguments()
     for name in arguments.shapes:
-        setting = make_setting(SHAPES[name], arguments.preset, arguments.tokens, arguments.length)
+        setting = setting_of(SHAPES[name], arguments.preset, arguments.tokens, arguments.length)
         if arguments.alone:
             return run_alone(make_contestant(arguments.alone, setting, arguments.folder))
         device = jax.devices()[0].device_kind

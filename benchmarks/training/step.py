@@ -40,15 +40,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from step_contestants import SPECIAL_IDS, Arrays, Contestant, Head, Ours, Setting, Theirs, export_initial
+from step_contestants import Arrays, Contestant, Head, Ours, Setting, Theirs, export_initial, make_setting
 
-from outlast.models.config import ModelConfig, resolve_model
-from outlast.training.config import OptimizerConfig, TrainingConfig
+from outlast.training.config import TrainingConfig
 
 LOSS_TOLERANCE, CHANGE_TOLERANCE = 1e-5, 1e-2
 
@@ -116,7 +114,7 @@ def compare_policies(setting: Setting, arguments: argparse.Namespace) -> None:
     """Time our own step under each remat policy, in turn, and print the temporaries the compiler counts."""
     sides: list[Ours] = []
     for remat in arguments.policies:
-        sides.append(Ours(replace(setting, remat=remat), "gathered"))
+        sides.append(Ours(setting.with_training(remat=remat), "gathered"))
         sides[-1].name = remat
         print(f"{remat:18s} temporaries {sides[-1].temporary_bytes() / 2**30:.2f} GiB", flush=True)
     if not arguments.rounds:
@@ -228,31 +226,27 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_setting(arguments: argparse.Namespace) -> Setting:
+def setting_of(arguments: argparse.Namespace) -> Setting:
     """Return what the command line asks for. BigBird draws its random blocks as transformers does."""
-    model = ModelConfig(
-        architecture=arguments.architecture,
-        preset=arguments.preset,
-        num_layers=arguments.num_layers,
-        dropout=arguments.dropout,
-        attention_dropout=arguments.dropout,
-        max_positions=max(ModelConfig().max_positions, arguments.length),
-    )
-    encoder = resolve_model(
-        model, vocab_size=arguments.vocab_size, special_ids=SPECIAL_IDS, sequence_length=arguments.length
-    )
-    return Setting(
-        encoder=encoder,
+    model = {
+        "architecture": arguments.architecture,
+        "preset": arguments.preset,
+        "num_layers": arguments.num_layers,
+        "dropout": arguments.dropout,
+        "attention_dropout": arguments.dropout,
+    }
+    return make_setting(
+        {key: value for key, value in model.items() if value is not None},
+        vocab_size=arguments.vocab_size,
         rows=arguments.rows,
         length=arguments.length,
         remat=arguments.remat,
-        optimizer=OptimizerConfig(learning_rate=1e-4),
     )
 
 
 def main() -> None:
     arguments = read_arguments()
-    setting = make_setting(arguments)
+    setting = setting_of(arguments)
     pairs: list[tuple[type[Ours] | type[Theirs], Head]]
     pairs = [(side, head) for head in arguments.heads for side in (Ours, Theirs)]
     if arguments.as_shipped:

@@ -18,21 +18,19 @@ from torch.nn import functional
 
 from outlast.huggingface.export import export_model
 from outlast.huggingface.names import to_huggingface
-from outlast.models.attention.kernels import AttentionKernel
 from outlast.models.config import EncoderConfig
 from outlast.models.params import flatten
 from outlast.models.randomness import fold, row_keys
-from outlast.models.remat import Remat
-from outlast.objectives.config import MlmConfig
 from outlast.objectives.loss import mean_loss
-from outlast.objectives.mlm import MlmObjective, make_objective
-from outlast.training.config import OptimizerConfig
-from outlast.training.optimizer import decays, make_optimizer, make_schedule
-from outlast.training.state import initial_state
+from outlast.objectives.mlm import MlmObjective
+from outlast.recipe import Recipe, make_recipe
+from outlast.recipe.text import text_tables
+from outlast.run.assemble import make_learner
+from outlast.run.kind import DataFacts, Learner
+from outlast.training.optimizer import make_schedule
 from outlast.training.step import make_train_step
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-SEED, TOTAL_STEPS = 0, 1000
 
 Head = Literal["gathered", "full"]
 Arrays = dict[str, NDArray[Any]]
@@ -42,27 +40,27 @@ Arrays = dict[str, NDArray[Any]]
 class Setting:
     """What is trained. The same for every contestant of a comparison."""
 
-    encoder: EncoderConfig
-    rows: int
-    length: int
-    remat: Remat
-    optimizer: OptimizerConfig
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of activations and products; theirs by torch's autocast, as their Trainer has it."""
-    attention_kernel: AttentionKernel = "auto"
+    recipe: Recipe
+    vocab_size: int
     torch_device: str = "cpu"
 
-    def objective(self, head: Head) -> MlmObjective:
+    @property
+    def rows(self) -> int:
+        return self.recipe.stream.global_batch_size
+
+    @property
+    def length(self) -> int:
+        return self.recipe.stream.sequence_length
+
+    @property
+    def encoder(self) -> EncoderConfig:
+        return self.learner("gathered").objective.model
+
+    def learner(self, head: Head) -> Learner[MlmObjective]:
         slots = self.length if head == "full" else None
-        config = MlmConfig(max_predictions=slots)
-        return make_objective(
-            self.encoder,
-            config,
-            special_ids=SPECIAL_IDS,
-            compute_dtype=jnp.dtype(self.compute_dtype),
-            remat=self.remat,
-            attention_kernel=self.attention_kernel,
-        )
+        _, objective = text_tables(self.recipe)
+        recipe = replace(self.recipe, objective=replace(objective, max_predictions=slots))
+        return make_learner(recipe, DataFacts(vocab_size=self.vocab_size, special_ids=SPECIAL_IDS))
 
     def batch(self, number: int) -> Arrays:
         """Return random tokens; every fourth row is real in its first half only."""
@@ -72,7 +70,38 @@ class Setting:
         return {"input_ids": np.where(mask, ids, 0).astype(np.int32), "attention_mask": mask}
 
     def without_dropout(self) -> "Setting":
-        return replace(self, encoder=replace(self.encoder, dropout=0.0, attention_dropout=0.0))
+        model, _ = text_tables(self.recipe)
+        model = replace(model, dropout=0.0, attention_dropout=0.0)
+        return replace(self, recipe=replace(self.recipe, model=model))
+
+    def with_training(self, **keys: Any) -> "Setting":
+        training = replace(self.recipe.training, **keys)
+        return replace(self, recipe=replace(self.recipe, training=training))
+
+
+def make_setting(
+    model: dict[str, Any],
+    *,
+    vocab_size: int,
+    rows: int,
+    length: int,
+    torch_device: str = "cpu",
+    **training: Any,
+) -> Setting:
+    """Return the setting of these keys of ``[model]`` and ``[training]``.
+
+    ``compute_dtype`` is of activations and products; theirs by torch's autocast, as their Trainer has it.
+    """
+    tables = {
+        "model": {"max_positions": max(512, length), **model},
+        "stream": {"global_batch_size": rows, "sequence_length": length},
+        "objective": {"mask_probability": 0.15},  # of every architecture, as the published figures were made
+        "optimizer": {"learning_rate": 1e-4},
+        "training": {"seed": 0, "total_steps": 1000, **training},
+    }
+    return Setting(
+        recipe=make_recipe(tables, where="the setting"), vocab_size=vocab_size, torch_device=torch_device
+    )
 
 
 class Ours:
@@ -81,12 +110,11 @@ class Ours:
     def __init__(self, setting: Setting, head: Head) -> None:
         self.name = f"ours, {head}"
         self._setting = setting
-        self._table = setting.objective(head).param_table
-        schedule = make_schedule(setting.optimizer, TOTAL_STEPS)
-        optimizer = make_optimizer(setting.optimizer, schedule, decays(self._table))
-        self._state = initial_state(self._table, optimizer, SEED)
+        learner = setting.learner(head)
+        self._table = learner.objective.param_table
+        self._state = learner.initial_state()
         self._step = make_train_step(
-            setting.objective(head), optimizer, schedule, seed=SEED, num_microbatches=1
+            learner.objective, learner.optimizer, learner.schedule, seed=learner.seed, num_microbatches=1
         )
 
     def advance(self, number: int) -> float:
@@ -117,7 +145,7 @@ class Theirs:
         self._setting, self._head = setting, head
         self._model = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation=attention)
         self._model.train().to(setting.torch_device)
-        config = setting.optimizer
+        config = setting.recipe.optimizer
         parameters = list(self._model.parameters())
         groups = [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
@@ -126,16 +154,16 @@ class Theirs:
         self._optimizer = torch.optim.AdamW(
             groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
         )
-        self._schedule = make_schedule(config, TOTAL_STEPS)
+        self._schedule = make_schedule(config, setting.recipe.training.total_steps)
         self._batches: dict[int, tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]] = {}
 
     def prepare(self, number: int) -> None:
         """Mask a step's batch as our step does, outside the time that is measured."""
         batch = self._setting.batch(number)
-        objective = self._setting.objective("gathered")
-        keys = fold(row_keys(SEED, "train", number, jnp.arange(self._setting.rows)), "masks")
+        learner = self._setting.learner("gathered")
+        keys = fold(row_keys(learner.seed, "train", number, jnp.arange(self._setting.rows)), "masks")
         ids, mask = jnp.asarray(batch["input_ids"]), jnp.asarray(batch["attention_mask"])
-        masked = objective.mask(ids, mask, keys)
+        masked = learner.objective.mask(ids, mask, keys)
         labels = np.where(np.asarray(masked.weights) > 0, np.asarray(masked.labels), -100)
         device = self._setting.torch_device
         ids, mask, positions, labels = (
@@ -149,11 +177,11 @@ class Theirs:
         for group in self._optimizer.param_groups:
             group["lr"] = float(self._schedule(number))
         self._optimizer.zero_grad()
-        halved = self._setting.compute_dtype == "bfloat16"
+        halved = self._setting.recipe.training.compute_dtype == "bfloat16"
         with torch.autocast(self._setting.torch_device, torch.bfloat16, enabled=halved):
             loss = self._loss(inputs, positions, labels)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._setting.optimizer.clip_norm)
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._setting.recipe.optimizer.clip_norm)
         self._optimizer.step()
         return loss.item()
 

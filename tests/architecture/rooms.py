@@ -170,7 +170,7 @@ def way_of(action: Callable[[], object], source: Path) -> tuple[list[str], list[
         pass  # the end of a verb
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # pyright: ignore[reportArgumentType]
+        threading.setprofile(None)
     return list(visited), list(climbed)
 
 

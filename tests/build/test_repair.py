@@ -148,7 +148,7 @@ def test_a_remote_folder_is_listed_once(finished: Finished, monkeypatch: pytest.
         asked.append(prefix)
         return [info for info in infos if info.name.startswith(prefix)]
 
-    monkeypatch.setattr(store, "local_path", lambda _: None)  # pyright: ignore
+    monkeypatch.setattr(store, "local_path", lambda _: None)
     monkeypatch.setattr(store, "list", listed)
     monkeypatch.setattr(store, "size_bytes", None)
     trains = [file for file in finished.files if file.name.startswith("train")]

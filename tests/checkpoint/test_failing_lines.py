@@ -64,7 +64,7 @@ class Lines:
             yield
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # pyright: ignore[reportArgumentType]
+            threading.settrace(None)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file between open and with

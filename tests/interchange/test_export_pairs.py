@@ -63,7 +63,7 @@ def test_every_pair_of_every_pass_is_there(data: str, tmp_path: Path, features: 
     tables = read_manifest(data)[0].pair_set(LENGTH).splits[split]
     assert document["num_records"] == len(records) == sum(table.num_examples for table in tables)
     assert document["sequence_length"] == LENGTH
-    assert set(records[0]) == FEATURES_OF[features]  # pyright: ignore[reportArgumentType]
+    assert set(records[0]) == FEATURES_OF[features]
     batch, expected = batch_of(records), pairs_of(data, split)
     np.testing.assert_array_equal(unmask(batch), expected["input_ids"])
     for name in ("attention_mask", "token_type_ids", "next_sentence_label"):

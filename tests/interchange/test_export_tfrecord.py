@@ -54,7 +54,7 @@ def test_every_example_is_there_once(data: str, tmp_path: Path, features: str, c
     document = export(data, out, features=features, compression=compression, shuffle=False)
     records = records_of(out, document)
     assert document["num_records"] == len(records) == 19
-    assert set(records[0]) == FEATURES_OF[features]  # pyright: ignore[reportArgumentType]
+    assert set(records[0]) == FEATURES_OF[features]
     shape = recognise(records[0], None, "f")
     slots = 0 if features == "tokens" else 3  # 0.15 * 16, rounded up
     assert shape == Shape(features, LENGTH, slots)  # pyright: ignore[reportArgumentType]

@@ -113,6 +113,6 @@ def test_the_loss_falls() -> None:
 
     losses: list[float] = []
     for _ in range(30):
-        value, params, state = step(params, state)  # pyright: ignore[reportAssignmentType]
+        value, params, state = step(params, state)
         losses.append(float(value))
     assert losses[-1] < 0.5 * losses[0]

@@ -22,7 +22,7 @@ def test_sentencepieces_own_messages_are_read_beside_ours() -> None:
     check_ours()
     proto: Any = pytest.importorskip("transformers.utils.sentencepiece_model_pb2_new")
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(  # pyright: ignore
+    sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["a b c d e"] * 50), model_writer=model, vocab_size=9, minloglevel=2
     )
     assert len(proto.ModelProto.FromString(model.getvalue()).pieces) == 9

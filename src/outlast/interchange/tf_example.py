@@ -104,5 +104,5 @@ def example_class() -> Any:
     add(features, 1, "feature", "Features.FeatureEntry", repeated=True)
     add(file.message_type.add(name="Example"), 1, "features", "Features")
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)  # pyright: ignore
+    pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Example"))

@@ -54,7 +54,7 @@ def train_tokenizers(config: TokenizerConfig, lines: Lines) -> bytes:
 
 def _untrained(config: TokenizerConfig) -> Tokenizer:
     if config.kind == "wordpiece":
-        tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_PIECE))  # pyright: ignore[reportCallIssue]
+        tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_PIECE))
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUATION)
     elif config.byte_level:
