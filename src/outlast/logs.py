@@ -77,7 +77,7 @@ def _terminal() -> "Console":
 
 
 class ProgressLine:
-    """One line that tells how far a long piece of work is.
+    """One line that tells how far long work is.
 
     Args:
         what: what is going on, two or three words.

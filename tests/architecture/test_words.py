@@ -7,6 +7,8 @@ counts in the plural too.
 import re
 from pathlib import Path
 
+import pytest
+
 CHECKOUT = Path(__file__).parents[2]
 SOURCE = CHECKOUT / "src" / "outlast"
 NAMES = set(
@@ -48,6 +50,14 @@ def test_the_list_of_ordinary_words_holds_what_is_needed() -> None:
     used = {form for word in module_words() for form in forms(word)}
     stale = sorted((NAMES | ENGLISH) - used) + sorted((NAMES | ENGLISH) & explained())
     assert not stale, f"do: take out of this file, no module or a row needs it: {stale}"
+
+
+@pytest.mark.parametrize("room", ["build", "cleaning", "corpus", "images", "storage"])
+def test_what_a_build_makes_is_a_portion_and_a_piece_is_of_a_vocabulary(room: str) -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in (SOURCE / room).rglob("*.py")}
+    kept = re.compile(r'"(outlast-)?piece"')  # what files on disk say
+    found = [path.name for path, text in texts.items() if re.search("(?i)(?<!word)piece", kept.sub("", text))]
+    assert not found, f"do: say portion, or chunk of bytes: {found}"
 
 
 def module_words() -> set[str]:

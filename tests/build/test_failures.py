@@ -22,12 +22,12 @@ TOKENIZER = TokenizerConfig(vocab_size=310, keep_whitespace=True)
 ONE_PROCESS = ShardsConfig(num_shards=4, num_processes=1)
 
 
-def spoil(path: Path, piece: int, num_pieces: int) -> bytes:
-    """Make a line of a piece unreadable, between two blocks of the digest of its file; return what the
+def spoil(path: Path, portion: int, num_portions: int) -> bytes:
+    """Make a line of a portion unreadable, between two blocks of the digest of its file; return what the
     file was.
     """
     content = path.read_bytes()
-    block = 15 * (2 * piece + 1) // (2 * num_pieces)
+    block = 15 * (2 * portion + 1) // (2 * num_portions)
     begin = content.index(b"\n", (len(content) - 4096) * block // 15 + 4096) + 1
     path.write_bytes(content[:begin] + b"?" + content[begin + 1 :])
     return content
@@ -56,18 +56,18 @@ def run_tasks(corpus: CorpusConfig, cleaning: CleaningConfig, out: Path, num_tas
 
 
 @pytest.mark.parametrize(
-    ("cleaning", "piece", "first", "words"),
+    ("cleaning", "portion", "first", "words"),
     [
         (CleaningConfig(), 0, 0, "not valid JSON"),
-        (CleaningConfig(duplicates="exact"), 0, 0, "1 of 2 pieces failed"),
-        (CleaningConfig(duplicates="exact"), 1, 1, "1 of 2 pieces failed"),
+        (CleaningConfig(duplicates="exact"), 0, 0, "1 of 2 portions failed"),
+        (CleaningConfig(duplicates="exact"), 1, 1, "1 of 2 portions failed"),
     ],
 )
 def test_the_failure_of_a_task_ends_those_that_wait_for_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cleaning: CleaningConfig,
-    piece: int,
+    portion: int,
     first: int,
     words: str,
 ) -> None:
@@ -76,7 +76,7 @@ def test_the_failure_of_a_task_ends_those_that_wait_for_it(
     corpus = CorpusConfig(path=str(path), format="jsonl")
     whole = tmp_path / "whole"
     prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=cleaning), whole)
-    content = spoil(path, piece, 4)
+    content = spoil(path, portion, 4)
     failed = run_tasks(corpus, cleaning, tmp_path / "out", 2)
     other = 1 - first
     assert words in failed[first]
@@ -93,7 +93,7 @@ def test_the_failure_of_a_task_ends_those_that_wait_for_it(
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path
 
 
-def test_a_failed_task_is_named_where_its_pieces_are_missing(
+def test_a_failed_task_is_named_where_its_portions_are_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_lines(tmp_path / "a.jsonl", 600)
@@ -101,15 +101,15 @@ def test_a_failed_task_is_named_where_its_pieces_are_missing(
     corpus = CorpusConfig(path=str(path), format="jsonl")
     prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS), out, task=(0, 2))
     content = spoil(path, 3, 4)
-    with pytest.raises(OutlastError, match=r"1 of 2 pieces failed \(3\)"):
+    with pytest.raises(OutlastError, match=r"1 of 2 portions failed \(3\)"):
         prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS), out, task=(1, 2))
     with caplog.at_level(logging.INFO, "outlast"):
         assert (
             prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS), out, task=(0, 2))
             is None
         )
-    assert "1 of 4 pieces are left to other tasks: 3" in caplog.messages
-    assert [line for line in caplog.messages if "task 1/2 failed: 1 of 2 pieces failed (3)" in line]
+    assert "1 of 4 portions are left to other tasks: 3" in caplog.messages
+    assert [line for line in caplog.messages if "task 1/2 failed: 1 of 2 portions failed (3)" in line]
     path.write_bytes(content)
     shards = {path: path.stat().st_mtime_ns for path in Path(out).glob("train-*")}
     assert prepare_data(Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS), out, task=(1, 2))

@@ -84,7 +84,7 @@ def test_a_ray_of_its_own(command: Command, lines: Path, tmp_path: Path) -> None
     assert objects_in(open_store(tmp_path / "out")) == objects_in(open_store(tmp_path / "whole"))
 
 
-def test_a_failed_piece_is_named_and_only_it_is_built_again(
+def test_a_failed_portion_is_named_and_only_it_is_built_again(
     cluster: str, command: Command, lines: Path, tmp_path: Path
 ) -> None:
     corpus, content = tmp_path / "a.jsonl", lines.read_bytes()
@@ -98,7 +98,7 @@ def test_a_failed_piece_is_named_and_only_it_is_built_again(
     )  # between two blocks of the digest
     corpus.write_bytes(content[:begin] + b"?" + content[begin + 1 :])
     output = command.run(*line, expect=1)
-    assert re.search(r"1 of 6 pieces failed \((\d)\), the others are kept[\s\S]*not valid JSON", output)
+    assert re.search(r"1 of 6 portions failed \((\d)\), the others are kept[\s\S]*not valid JSON", output)
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("train-*")}
     assert len(shards) == 5
     corpus.write_bytes(content)
@@ -119,10 +119,10 @@ def test_killed_workers_and_a_killed_command_change_nothing(
     process = command.start(*line)
     killed = 0
     for enough in (2, 9):
-        wait_for_pieces(process, tmp_path / "out", enough)
+        wait_for_portions(process, tmp_path / "out", enough)
         killed += kill_a_worker(rng)
     assert killed, "no worker was alive"
-    wait_for_pieces(process, tmp_path / "out", 14)
+    wait_for_portions(process, tmp_path / "out", 14)
     assert process.poll() is None, "the command ended before its kill"
     kill(process)
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -130,7 +130,7 @@ def test_killed_workers_and_a_killed_command_change_nothing(
     assert objects_in(open_store(tmp_path / "out")) == objects_in(open_store(tmp_path / "whole"))
 
 
-def wait_for_pieces(process: subprocess.Popen[str], out: Path, number: int) -> None:
+def wait_for_portions(process: subprocess.Popen[str], out: Path, number: int) -> None:
     deadline = time.monotonic() + 120
     while process.poll() is None and len(list((out / "done").glob("*.json"))) < number:
         assert time.monotonic() < deadline
@@ -138,7 +138,7 @@ def wait_for_pieces(process: subprocess.Popen[str], out: Path, number: int) -> N
 
 
 def kill_a_worker(rng: random.Random) -> int:
-    """Kill one of the processes in which Ray builds a piece; return whether there was one."""
+    """Kill one of the processes in which Ray builds a portion; return whether there was one."""
     workers: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

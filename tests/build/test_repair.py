@@ -11,25 +11,25 @@ from outlast.build.plan import files_to_mend, write_note, write_record
 from outlast.build.repair import end_mending, find_wrong, is_whole
 from outlast.errors import ShardError
 from outlast.shards.manifest import ShardEntry
-from outlast.shards.record import PieceRecord
+from outlast.shards.record import PortionRecord
 from outlast.storage import LocalStore, Store, open_store
 from outlast.storage.spool import Spool
 from outlast.storage.store import ObjectInfo
 
 
-def build(store: Store, piece: int, content: bytes) -> PieceRecord:
-    """Make the two files of a piece and its record."""
+def build(store: Store, portion: int, content: bytes) -> PortionRecord:
+    """Make the two files of a portion and its record."""
     shards: dict[str, ShardEntry] = {}
     for split in ("train", "validation"):
         spool = Spool(1, None)
         spool.write(content + split.encode())
-        size_bytes, sha256 = spool.put(store, f"{split}-{piece}", b"")
+        size_bytes, sha256 = spool.put(store, f"{split}-{portion}", b"")
         spool.close()
         shards[split] = ShardEntry(
-            name=f"{split}-{piece}", size_bytes=size_bytes, sha256=sha256, num_tokens=1, num_documents=1
+            name=f"{split}-{portion}", size_bytes=size_bytes, sha256=sha256, num_tokens=1, num_documents=1
         )
-    record = PieceRecord(
-        piece=piece,
+    record = PortionRecord(
+        number=portion,
         tokenizer_fingerprint="f",
         shards=shards,
         text_bytes={},
@@ -43,25 +43,25 @@ def build(store: Store, piece: int, content: bytes) -> PieceRecord:
 
 @dataclass
 class Finished:
-    """A build of three pieces."""
+    """A build of three portions."""
 
     store: Store
     folder: Path
-    records: list[PieceRecord]
+    records: list[PortionRecord]
 
     @property
     def files(self) -> list[ShardEntry]:
         return [file for record in self.records for file in record.files]
 
     def is_whole(self, *, verify: bool = False) -> bool:
-        return is_whole(self.store, self.files, PieceRecord, verify=verify)
+        return is_whole(self.store, self.files, PortionRecord, verify=verify)
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Finished:
     store = LocalStore(tmp_path)
     store.replace("plan.json", [b'{"format": "outlast-plan", "version": 1, "versions": {"lib": "1.2"}}'])
-    return Finished(store, tmp_path, [build(store, piece, b"content %d" % piece) for piece in range(3)])
+    return Finished(store, tmp_path, [build(store, portion, b"content %d" % portion) for portion in range(3)])
 
 
 def cut(path: Path) -> None:
@@ -92,7 +92,7 @@ def test_bytes_of_the_same_length_are_told_by_their_digest_alone(finished: Finis
     assert not finished.is_whole(), "what is to be mended is looked at by its digest from then on"
 
 
-def test_a_piece_that_comes_out_otherwise_is_refused(finished: Finished) -> None:
+def test_a_portion_that_comes_out_otherwise_is_refused(finished: Finished) -> None:
     (finished.folder / "train-1").unlink()
     assert not finished.is_whole()
     for _ in range(2):  # until what has changed is put right

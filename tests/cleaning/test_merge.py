@@ -1,4 +1,4 @@
-"""The merge: of documents that are alike the first stays, whatever the pieces, the buckets and the split."""
+"""Of documents that are alike the first stays, whatever the portions, the buckets and the split."""
 
 import random
 from pathlib import Path
@@ -52,17 +52,17 @@ def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     make_buckets_small(monkeypatch)
 
 
-@pytest.mark.parametrize("num_pieces", [1, 3, 7])
-def test_the_first_of_equal_documents_stays(tmp_path: Path, num_pieces: int, many_buckets: None) -> None:
+@pytest.mark.parametrize("num_portions", [1, 3, 7])
+def test_the_first_of_equal_documents_stays(tmp_path: Path, num_portions: int, many_buckets: None) -> None:
     texts = make_texts(1, 300)
     corpus = CorpusConfig(path=str(write_corpus(tmp_path / "a.jsonl", texts)), format="jsonl")
-    kept, tally = clean(corpus, EXACT, tmp_path / "out", num_pieces)
+    kept, tally = clean(corpus, EXACT, tmp_path / "out", num_portions)
     assert kept == list(dict.fromkeys(texts))
     assert tally.dropped["exact_duplicate"].documents == 300 - len(kept) > 30
     assert tally.documents_in == 300
 
 
-def test_pieces_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_portions_and_buckets_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = make_texts(2, 300)
     corpus = CorpusConfig(path=str(write_corpus(tmp_path / "a.jsonl", texts)), format="jsonl")
     config = CleaningConfig(duplicates="near", duplicate_lines="drop")
@@ -99,8 +99,8 @@ def test_near_duplicates_are_dropped_and_others_stay(tmp_path: Path, many_bucket
     assert len(merged.examples["near_duplicate"]) == 5
     for example in merged.examples["near_duplicate"]:
         dropped, like = (
-            tally.quotes[f"{piece}/{section}/{number}"]
-            for piece, section, number in (example.dropped, example.like)
+            tally.quotes[f"{portion}/{section}/{number}"]
+            for portion, section, number in (example.dropped, example.like)
         )
         assert originals[copies.index(next(c for c in copies if c.startswith(dropped[:-1])))].startswith(
             like[:-1]

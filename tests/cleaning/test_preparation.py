@@ -171,7 +171,7 @@ def test_tasks_scan_their_share_and_wait_for_each_other(
 
 
 def test_a_task_that_waits_in_vain_names_what_is_missing(corpus: CorpusConfig, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"2 of 5 pieces are not scanned[\s\S]*1, 3[\s\S]*other tasks"):
+    with pytest.raises(CorpusError, match=r"2 of 5 portions are not scanned[\s\S]*1, 3[\s\S]*other tasks"):
         prepare_data(
             Recipe(corpus=corpus, tokenizer=TOKENIZER, shards=ONE_PROCESS, cleaning=CLEANING),
             tmp_path,

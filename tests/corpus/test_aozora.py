@@ -8,7 +8,7 @@ import pytest
 from outlast.corpus.aozora import read_aozora
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 
 RULE = "-" * 55
@@ -109,6 +109,6 @@ def test_real_books(test_data: Path) -> None:
 def read(config: CorpusConfig) -> list[str]:
     return [
         text
-        for piece in plan_pieces(list_corpus(config), 1)
-        for text in read_documents(config, piece, Tally())
+        for portion in plan_portions(list_corpus(config), 1)
+        for text in read_documents(config, portion, Tally())
     ]

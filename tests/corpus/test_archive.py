@@ -14,7 +14,7 @@ import zstandard
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 
@@ -43,10 +43,10 @@ def pack(members: Mapping[str, str | bytes], format: int = tarfile.PAX_FORMAT) -
     return buffer.getvalue()
 
 
-def read(config: CorpusConfig, tally: Tally | None = None, num_pieces: int = 1) -> list[str]:
+def read(config: CorpusConfig, tally: Tally | None = None, num_portions: int = 1) -> list[str]:
     tally = Tally() if tally is None else tally
-    pieces = plan_pieces(list_corpus(config), num_pieces)
-    return [text for piece in pieces for text in read_documents(config, piece, tally)]
+    portions = plan_portions(list_corpus(config), num_portions)
+    return [text for portion in portions for text in read_documents(config, portion, tally)]
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -61,15 +61,17 @@ def test_each_member_is_a_document_plain_or_compressed(tmp_path: Path, name: str
     assert read(blocks) == ["二", "zwei", "one\nand more", "read me"]
 
 
-@pytest.mark.parametrize("num_pieces", [2, 3, 7, 100])
-def test_a_plain_tar_is_cut_between_members(tmp_path: Path, num_pieces: int) -> None:
+@pytest.mark.parametrize("num_portions", [2, 3, 7, 100])
+def test_a_plain_tar_is_cut_between_members(tmp_path: Path, num_portions: int) -> None:
     texts = {f"{'folder/' * 20}{number}.txt": f"text {number} " * (number * 7) for number in range(1, 60)}
     (tmp_path / "x.tar").write_bytes(pack(texts))
     config = CorpusConfig(path=str(tmp_path / "x.tar"))
-    pieces = plan_pieces(list_corpus(config), num_pieces)
-    assert sum(bool(piece) for piece in pieces) > 1
+    portions = plan_portions(list_corpus(config), num_portions)
+    assert sum(bool(portion) for portion in portions) > 1
     tally = Tally()
-    assert [text for piece in pieces for text in read_documents(config, piece, tally)] == [*texts.values()]
+    assert [text for portion in portions for text in read_documents(config, portion, tally)] == [
+        *texts.values()
+    ]
     assert tally.members == {"read": 59}
 
 

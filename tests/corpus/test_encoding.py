@@ -10,7 +10,7 @@ import pytest
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import MAX_LISTED, Decoder, Tally, detect
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 
@@ -28,19 +28,19 @@ TEXTS = {
 }
 
 
-def read(config: CorpusConfig, tally: Tally | None = None, num_pieces: int = 1) -> list[str]:
+def read(config: CorpusConfig, tally: Tally | None = None, num_portions: int = 1) -> list[str]:
     tally = Tally() if tally is None else tally
-    pieces = plan_pieces(list_corpus(config), num_pieces)
-    return [text for piece in pieces for text in read_documents(config, piece, tally)]
+    portions = plan_portions(list_corpus(config), num_portions)
+    return [text for portion in portions for text in read_documents(config, portion, tally)]
 
 
 @pytest.mark.parametrize("encoding", TEXTS)
-@pytest.mark.parametrize("num_pieces", [1, 4])
-def test_every_kind_of_encoding_is_read(tmp_path: Path, encoding: str, num_pieces: int) -> None:
+@pytest.mark.parametrize("num_portions", [1, 4])
+def test_every_kind_of_encoding_is_read(tmp_path: Path, encoding: str, num_portions: int) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(TEXTS[encoding].encode(encoding))
     expected = TEXTS[encoding].split("\n\n")
-    assert read(CorpusConfig(path=str(path), encoding=encoding), num_pieces=num_pieces) == expected
+    assert read(CorpusConfig(path=str(path), encoding=encoding), num_portions=num_portions) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
 from outlast.corpus.formats import describe_corpus
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 
@@ -22,8 +22,8 @@ LINES = b'{"text": "a"}\n{"text": "b"}\n'
 
 def read(config: CorpusConfig, tally: Tally | None = None) -> list[str]:
     tally = Tally() if tally is None else tally
-    [piece] = plan_pieces(list_corpus(config), 1)
-    return list(read_documents(config, piece, tally))
+    [portion] = plan_portions(list_corpus(config), 1)
+    return list(read_documents(config, portion, tally))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from outlast.config import build
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
 from outlast.corpus.markup import read_wiki40b
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.errors import ConfigError, CorpusError
 
@@ -28,9 +28,9 @@ WITH_TITLES = [
 WITHOUT_TITLES = ["「教科書には決して載らない」。\n新春番組。\n2008年。", "One.\nTwo."]
 
 
-def read(config: CorpusConfig, num_pieces: int = 1) -> list[str]:
-    pieces = plan_pieces(list_corpus(config), num_pieces)
-    return [text for piece in pieces for text in read_documents(config, piece, Tally())]
+def read(config: CorpusConfig, num_portions: int = 1) -> list[str]:
+    portions = plan_portions(list_corpus(config), num_portions)
+    return [text for portion in portions for text in read_documents(config, portion, Tally())]
 
 
 def write(folder: Path, kind: str, records: list[str]) -> dict[str, Any]:
@@ -71,14 +71,14 @@ def test_marks_in_running_text_are_marks() -> None:
     articles=st.lists(st.lists(st.sampled_from(["あ。", "b c", " "]), max_size=3), max_size=6),
     before=st.sampled_from(["", "\n", "x", "x\n\n"]),
     line_end=st.sampled_from(["\n", "\r\n"]),
-    num_pieces=st.integers(1, 9),
+    num_portions=st.integers(1, 9),
 )
 def test_articles_of_a_text_are_the_same_however_it_is_cut(
     tmp_path_factory: pytest.TempPathFactory,
     articles: list[list[str]],
     before: str,
     line_end: str,
-    num_pieces: int,
+    num_portions: int,
 ) -> None:
     text = before + "".join(
         f"\n_START_ARTICLE_\nt{number}\n_START_PARAGRAPH_\n" + "_NEWLINE_".join(lines)
@@ -92,7 +92,7 @@ def test_articles_of_a_text_are_the_same_however_it_is_cut(
     ]
     expected = ["x", *expected] if "x" in before else expected
     config = CorpusConfig(path=str(folder), markup="wiki40b")
-    assert read(config, num_pieces) == expected
+    assert read(config, num_portions) == expected
 
 
 @pytest.mark.parametrize("line", ["x", "x\n"])
@@ -100,11 +100,11 @@ def test_a_giant_article_is_an_error_only_for_who_owns_it(tmp_path: Path, line: 
     giant = "\n_START_ARTICLE_\n" + line * 100_000
     (tmp_path / "a.txt").write_text(ARTICLES[1] + giant + ARTICLES[1], encoding="utf-8")
     config = CorpusConfig(path=str(tmp_path), markup="wiki40b", max_document_bytes=1000)
-    pieces = plan_pieces(list_corpus(config), 3)
+    portions = plan_portions(list_corpus(config), 3)
     # The whole path says that it was told while the article was read, before it filled the memory.
     with pytest.raises(CorpusError, match=f"longer than 1000 bytes[\\s\\S]*{tmp_path}"):
-        list(read_documents(config, pieces[0], Tally()))
-    assert list(read_documents(config, pieces[2], Tally())) == [WITH_TITLES[1]]
+        list(read_documents(config, portions[0], Tally()))
+    assert list(read_documents(config, portions[2], Tally())) == [WITH_TITLES[1]]
 
 
 @pytest.mark.parametrize(

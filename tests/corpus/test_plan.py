@@ -1,4 +1,4 @@
-"""The pieces of a corpus together hold every document once, wherever the cuts fall."""
+"""The portions of a corpus together hold every document once, wherever the cuts fall."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ import pytest
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
 from outlast.corpus.extent import CorpusFile
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 
@@ -38,15 +38,15 @@ FRAGMENTS = (
 def whole(config: CorpusConfig) -> list[str]:
     return [
         text
-        for piece in plan_pieces(list_corpus(config), 1)
-        for text in read_documents(config, piece, Tally())
+        for portion in plan_portions(list_corpus(config), 1)
+        for text in read_documents(config, portion, Tally())
     ]
 
 
-def in_pieces(config: CorpusConfig, num_pieces: int) -> list[str]:
-    pieces = plan_pieces(list_corpus(config), num_pieces)
-    assert len(pieces) == num_pieces
-    return [text for piece in pieces for text in read_documents(config, piece, Tally())]
+def in_portions(config: CorpusConfig, num_portions: int) -> list[str]:
+    portions = plan_portions(list_corpus(config), num_portions)
+    assert len(portions) == num_portions
+    return [text for portion in portions for text in read_documents(config, portion, Tally())]
 
 
 def blocks_by_hand(text: str) -> list[str]:
@@ -64,10 +64,10 @@ def blocks_by_hand(text: str) -> list[str]:
 @hypothesis.settings(max_examples=300)
 @hypothesis.given(
     texts=st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=40).map("".join), min_size=1, max_size=3),
-    num_pieces=st.integers(1, 60),
+    num_portions=st.integers(1, 60),
 )
 def test_blocks_are_read_once_wherever_the_cuts_fall(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], num_pieces: int
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], num_portions: int
 ) -> None:
     hypothesis.assume(any(texts))
     folder = tmp_path_factory.mktemp("corpus")
@@ -78,7 +78,7 @@ def test_blocks_are_read_once_wherever_the_cuts_fall(
     # A mark that stands alone on its line is text to the reader until it is decoded.
     if not any(text.startswith("\ufeff") for text in texts):
         assert whole(config) == expected
-    assert in_pieces(config, num_pieces) == whole(config)
+    assert in_portions(config, num_portions) == whole(config)
 
 
 @hypothesis.settings(max_examples=100)
@@ -86,14 +86,14 @@ def test_blocks_are_read_once_wherever_the_cuts_fall(
     records=st.lists(st.text(alphabet="ab\n\r \u3042\U0001f600", max_size=12), min_size=1, max_size=30),
     line_end=st.sampled_from(LINE_ENDS),
     blank_lines=st.booleans(),
-    num_pieces=st.integers(1, 50),
+    num_portions=st.integers(1, 50),
 )
 def test_json_lines_are_read_once_wherever_the_cuts_fall(
     tmp_path_factory: pytest.TempPathFactory,
     records: list[str],
     line_end: str,
     blank_lines: bool,
-    num_pieces: int,
+    num_portions: int,
 ) -> None:
     path = tmp_path_factory.mktemp("corpus") / "a.jsonl"
     between = line_end * (2 if blank_lines else 1)
@@ -101,7 +101,7 @@ def test_json_lines_are_read_once_wherever_the_cuts_fall(
     path.write_bytes(between.join(lines).encode())
     config = CorpusConfig(path=str(path), format="jsonl")
     expected = [text.replace("\r\n", "\n") for text in records if text.strip()]
-    assert in_pieces(config, num_pieces) == expected
+    assert in_portions(config, num_portions) == expected
 
 
 def test_every_cut_of_one_text(tmp_path: Path) -> None:
@@ -109,30 +109,32 @@ def test_every_cut_of_one_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode())
     config = CorpusConfig(path=str(path))
-    for num_pieces in range(1, len(text) + 5):
-        assert in_pieces(config, num_pieces) == ["one\ntwo", "three", "four\n   five", "six"]
+    for num_portions in range(1, len(text) + 5):
+        assert in_portions(config, num_portions) == ["one\ntwo", "three", "four\n   five", "six"]
 
 
-def test_the_pieces_are_even_and_keep_the_order(tmp_path: Path) -> None:
+def test_the_portions_are_even_and_keep_the_order(tmp_path: Path) -> None:
     documents = [f"document {number} " + "x" * (number % 37) for number in range(2000)]
     for part in range(4):
         (tmp_path / f"{part}.txt").write_text("\n\n".join(documents[part * 500 : (part + 1) * 500]))
     config = CorpusConfig(path=str(tmp_path))
-    sizes = [sum(extent.size_bytes for extent in piece) for piece in plan_pieces(list_corpus(config), 7)]
+    sizes = [
+        sum(extent.size_bytes for extent in portion) for portion in plan_portions(list_corpus(config), 7)
+    ]
     assert max(sizes) - min(sizes) <= 1
-    assert in_pieces(config, 7) == documents
+    assert in_portions(config, 7) == documents
 
 
-def test_files_that_cannot_be_split_belong_to_one_piece(tmp_path: Path) -> None:
+def test_files_that_cannot_be_split_belong_to_one_portion(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.gz").write_bytes(gzip.compress(f"a{number}\n\nb{number}".encode(), mtime=0))
     config = CorpusConfig(path=str(tmp_path))
-    pieces = plan_pieces(list_corpus(config), 3)
-    names = [[extent.file.name for extent in piece] for piece in pieces]
-    assert [name for piece in names for name in piece] == [f"{number}.gz" for number in range(5)]
+    portions = plan_portions(list_corpus(config), 3)
+    names = [[extent.file.name for extent in portion] for portion in portions]
+    assert [name for portion in names for name in portion] == [f"{number}.gz" for number in range(5)]
     assert all(names)
-    assert in_pieces(config, 3) == [f"{letter}{number}" for number in range(5) for letter in "ab"]
-    assert in_pieces(config, 50) == whole(config)
+    assert in_portions(config, 3) == [f"{letter}{number}" for number in range(5) for letter in "ab"]
+    assert in_portions(config, 50) == whole(config)
 
 
 def test_whole_files_are_documents(tmp_path: Path) -> None:
@@ -141,9 +143,9 @@ def test_whole_files_are_documents(tmp_path: Path) -> None:
     (tmp_path / "c.py").write_bytes(b"\xef\xbb\xbfz = 3")
     config = CorpusConfig(path=str(tmp_path), documents="file")
     tally = Tally()
-    for pieces in (plan_pieces(list_corpus(config), count) for count in (1, 2, 9)):
+    for portions in (plan_portions(list_corpus(config), count) for count in (1, 2, 9)):
         tally = Tally()
-        found = [text for piece in pieces for text in read_documents(config, piece, tally)]
+        found = [text for portion in portions for text in read_documents(config, portion, tally)]
         assert found == ["x = 1\n\n\ny = 2\n", "z = 3"]
         assert (tally.documents, tally.empty_documents, tally.text_bytes) == (2, 1, 19)
 
@@ -154,17 +156,17 @@ def test_utf16_is_not_split_and_reads_the_same(tmp_path: Path) -> None:
     path.write_bytes(text.encode("utf-16"))
     config = CorpusConfig(path=str(path), encoding="utf-16")
     assert list_corpus(config)[0].num_units == 1
-    assert in_pieces(config, 4) == ["ਊ one", "二", "Ċ three"]
+    assert in_portions(config, 4) == ["ਊ one", "二", "Ċ three"]
 
 
 @hypothesis.given(
     sizes=st.lists(st.lists(st.integers(1, 50), max_size=5), min_size=1, max_size=8),
-    num_pieces=st.integers(1, 40),
+    num_portions=st.integers(1, 40),
 )
-def test_units_are_dealt_out_once_and_in_order(sizes: list[list[int]], num_pieces: int) -> None:
+def test_units_are_dealt_out_once_and_in_order(sizes: list[list[int]], num_portions: int) -> None:
     files = [unit_file(number, units) for number, units in enumerate(sizes)]
-    pieces = plan_pieces(files, num_pieces)
-    dealt = [(e.file.name, unit) for piece in pieces for e in piece for unit in range(e.start, e.end)]
+    portions = plan_portions(files, num_portions)
+    dealt = [(e.file.name, unit) for portion in portions for e in portion for unit in range(e.start, e.end)]
     assert dealt == [(file.name, unit) for file in files for unit in range(len(file.unit_bytes))]
 
 

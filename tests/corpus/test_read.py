@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents, split_chooser
 from outlast.errors import ConfigError, CorpusError
 
@@ -22,10 +22,10 @@ BLOCKS = b"one\nstill one\n\n\ntwo\r\n\r\n \n"
 DOCUMENTS = ["one\nstill one", "two"]
 
 
-def read(config: CorpusConfig, tally: Tally | None = None, num_pieces: int = 1) -> list[str]:
+def read(config: CorpusConfig, tally: Tally | None = None, num_portions: int = 1) -> list[str]:
     tally = Tally() if tally is None else tally
-    pieces = plan_pieces(list_corpus(config), num_pieces)
-    return [text for piece in pieces for text in read_documents(config, piece, tally)]
+    portions = plan_portions(list_corpus(config), num_portions)
+    return [text for portion in portions for text in read_documents(config, portion, tally)]
 
 
 def compress_frames(content: bytes) -> bytes:
@@ -79,15 +79,15 @@ def test_a_bomb_is_an_error_before_it_fills_the_memory(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
-@pytest.mark.parametrize("num_pieces", [1, 3])
-def test_a_giant_line_is_an_error_only_for_who_owns_it(tmp_path: Path, num_pieces: int) -> None:
+@pytest.mark.parametrize("num_portions", [1, 3])
+def test_a_giant_line_is_an_error_only_for_who_owns_it(tmp_path: Path, num_portions: int) -> None:
     (tmp_path / "a.txt").write_bytes(b"first\n\n" + b"x" * 300_000 + b"\n\nlast")
     config = CorpusConfig(path=str(tmp_path), max_document_bytes=1000)
-    pieces = plan_pieces(list_corpus(config), num_pieces)
+    portions = plan_portions(list_corpus(config), num_portions)
     with pytest.raises(CorpusError, match="longer than 1000 bytes"):
-        list(read_documents(config, pieces[0], Tally()))
-    if num_pieces > 1:
-        assert list(read_documents(config, pieces[-1], Tally())) == ["last"]
+        list(read_documents(config, portions[0], Tally()))
+    if num_portions > 1:
+        assert list(read_documents(config, portions[-1], Tally())) == ["last"]
 
 
 @pytest.mark.parametrize("tail", [b"", b"\n", b"\r\n", b"\n\n", b"\r\n\r\nb", b"\n\nb"])
@@ -127,13 +127,13 @@ def test_empty_documents_are_counted(tmp_path: Path) -> None:
         ('{"text": ' + "9" * 5000 + "}", r"not valid JSON"),
     ],
 )
-@pytest.mark.parametrize("num_pieces", [1, 3])
-def test_a_wrong_json_line_is_named(tmp_path: Path, line: str, message: str, num_pieces: int) -> None:
+@pytest.mark.parametrize("num_portions", [1, 3])
+def test_a_wrong_json_line_is_named(tmp_path: Path, line: str, message: str, num_portions: int) -> None:
     lines = [json.dumps({"text": f"text {number}"}) for number in range(20)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines[:15], line, *lines[15:]]))
     where = r"a\.jsonl, byte" if "ud83d" in line else r"a\.jsonl, line 16"
     with pytest.raises(CorpusError, match=message) as caught:
-        read(CorpusConfig(path=str(tmp_path), format="jsonl"), num_pieces=num_pieces)
+        read(CorpusConfig(path=str(tmp_path), format="jsonl"), num_portions=num_portions)
     assert caught.match(where)
 
 
@@ -149,13 +149,13 @@ def test_a_file_that_changed_after_it_was_listed_is_an_error(tmp_path: Path) -> 
     path = tmp_path / "a.txt"
     path.write_bytes(BLOCKS)
     config = CorpusConfig(path=str(tmp_path))
-    pieces = plan_pieces(list_corpus(config), 1)
+    portions = plan_portions(list_corpus(config), 1)
     path.write_bytes(BLOCKS + b"more")
     with pytest.raises(CorpusError, match="has changed"):
-        list(read_documents(config, pieces[0], Tally()))
+        list(read_documents(config, portions[0], Tally()))
     path.unlink()
     with pytest.raises(CorpusError, match="cannot be read"):
-        list(read_documents(config, pieces[0], Tally()))
+        list(read_documents(config, portions[0], Tally()))
 
 
 @pytest.mark.parametrize("moment", ["before it is read", "while it is read"])
@@ -163,8 +163,8 @@ def test_an_edit_of_the_same_length_is_an_error(tmp_path: Path, moment: str) -> 
     path = tmp_path / "a.txt"
     path.write_bytes(BLOCKS)
     config = CorpusConfig(path=str(tmp_path))
-    pieces = plan_pieces(list_corpus(config), 1)
-    documents = read_documents(config, pieces[0], Tally())
+    portions = plan_portions(list_corpus(config), 1)
+    documents = read_documents(config, portions[0], Tally())
     if moment == "while it is read":
         next(documents)
     path.write_bytes(BLOCKS.swapcase())
@@ -193,9 +193,9 @@ def test_parquet_by_row_groups(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=90)
     config = CorpusConfig(path=str(tmp_path), format="parquet", text_field="body")
     expected = [text.replace("\r\n", "\n") for text in texts]
-    for num_pieces in (1, 2, 5, 40):
+    for num_portions in (1, 2, 5, 40):
         tally = Tally()
-        assert read(config, tally, num_pieces) == expected
+        assert read(config, tally, num_portions) == expected
         assert tally.empty_documents == 2
     with pytest.raises(CorpusError, match=r"no column 'text'[\s\S]*body, other"):
         list_corpus(CorpusConfig(path=str(tmp_path), format="parquet"))
@@ -215,9 +215,9 @@ def test_a_hugging_face_data_set_on_disk(tmp_path: Path) -> None:
     texts = [f"row {number}" for number in range(700)]
     datasets.Dataset.from_dict({"text": [*texts, None]}).save_to_disk(str(tmp_path / "set"))
     config = CorpusConfig(path=str(tmp_path / "set"), format="huggingface")
-    for num_pieces in (1, 3):
+    for num_portions in (1, 3):
         tally = Tally()
-        assert read(config, tally, num_pieces) == texts
+        assert read(config, tally, num_portions) == texts
         assert tally.empty_documents == 1
     with pytest.raises(CorpusError, match="no field 'body'"):
         list_corpus(CorpusConfig(path=str(tmp_path / "set"), format="huggingface", text_field="body"))

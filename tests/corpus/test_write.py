@@ -12,7 +12,7 @@ import pytest
 from outlast.config import build
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.corpus.write import write_corpus
 from outlast.errors import CorpusError
@@ -39,7 +39,7 @@ def corpus_of(folder: Path, documents: Sequence[str], **values: Any) -> CorpusCo
 
 def read(path: str) -> list[str]:
     config = CorpusConfig(path=path, sentences="lines")
-    return list(read_documents(config, plan_pieces(list_corpus(config), 1)[0], Tally()))
+    return list(read_documents(config, plan_portions(list_corpus(config), 1)[0], Tally()))
 
 
 def test_one_sentence_a_line_and_one_blank_line_between_documents(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ with atheris.instrument_imports(include=["outlast"]):  # pyright: ignore[reportA
     from outlast.checkpoint.format import parse_commit
     from outlast.corpus.config import CorpusConfig
     from outlast.corpus.encoding import Tally
-    from outlast.corpus.plan import list_corpus, plan_pieces
+    from outlast.corpus.plan import list_corpus, plan_portions
     from outlast.corpus.read import read_documents
     from outlast.errors import OutlastError
     from outlast.interchange.tf_example import decode_example
     from outlast.interchange.tfrecord import read_records
-    from outlast.prepare.piece import TextRecord
+    from outlast.prepare.portion import TextRecord
     from outlast.recipe import read_recipe
     from outlast.shards.manifest import parse_manifest
     from outlast.shards.read import read_shard_bytes
@@ -37,12 +37,12 @@ with atheris.instrument_imports(include=["outlast"]):  # pyright: ignore[reportA
 def read_lines(content: bytes) -> list[str]:
     """Read a corpus of JSON lines."""
     config = CorpusConfig(path=str(written("lines.jsonl", content)), format="jsonl")
-    pieces = plan_pieces(list_corpus(config), 2)
-    return [document for piece in pieces for document in read_documents(config, piece, Tally())]
+    portions = plan_portions(list_corpus(config), 2)
+    return [document for portion in portions for document in read_documents(config, portion, Tally())]
 
 
-def read_piece(content: bytes) -> Any:
-    """Read the record of a finished piece of a build."""
+def read_portion(content: bytes) -> Any:
+    """Read the record of a finished portion of a build."""
     Path("done").mkdir(exist_ok=True)
     written("done/00000.json", content)
     return read_record_as(TextRecord, LocalStore(Path.cwd()), 0)
@@ -64,7 +64,7 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "sealed document": lambda content: unseal(content, where="x"),
     "recipe": lambda content: read_recipe(written("recipe.toml", content)),
     "json lines": read_lines,
-    "piece record": read_piece,
+    "portion record": read_portion,
     "tfrecord": lambda content: list(read_records(io.BytesIO(content), where="x", max_record_bytes=2**20)),
     "example": lambda content: decode_example(content, "x"),
 }

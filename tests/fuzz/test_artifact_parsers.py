@@ -17,12 +17,12 @@ from tokenizers.models import BPE
 from outlast.build.plan import agree_on_plan, read_record_as
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.errors import OutlastError
 from outlast.huggingface.load import load_weights, read_encoder_config
 from outlast.huggingface.pretrained import read_pretrained
-from outlast.prepare.piece import TextRecord
+from outlast.prepare.portion import TextRecord
 from outlast.storage import LocalStore
 from outlast.tokenizer.importing import import_tokenizer, read_foreign
 from support.hostile import NOISE, accepts_or_refuses, damaged, damaged_bytes, resealed, to_json
@@ -195,8 +195,8 @@ def test_any_parquet(parquet: bytes, data: st.DataObject) -> None:
     config = CorpusConfig(path=str(path), format="parquet", undecodable="replace")
 
     def read() -> list[str]:
-        pieces = plan_pieces(list_corpus(config), 2)
-        return [text for piece in pieces for text in read_documents(config, piece, Tally())]
+        portions = plan_portions(list_corpus(config), 2)
+        return [text for portion in portions for text in read_documents(config, portion, Tally())]
 
     accepts_or_refuses(read)
 

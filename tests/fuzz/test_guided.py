@@ -21,11 +21,11 @@ SEEDS: dict[str, bytes] = {
     "sealed document": seal({"version": 1, "attempt": 2}),
     "recipe": b'[corpus]\npath = "x"\ninclude = ["**/*.txt"]\n\n[[training.phases]]\nsteps = 3\n',
     "json lines": b'{"text": "one"}\n{"text": "two \\ud83d\\ude00", "n": 1}\n',
-    "piece record": to_json({"format": "outlast-piece", "version": 1, "piece": 0, "shards": {"train": {}}}),
+    "portion record": to_json({"format": "outlast-piece", "version": 1, "piece": 0, "shards": {"train": {}}}),
     "tfrecord": to_file_content([b"one", b"two"]),
     "example": b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x07",
 }
-RUNS = {"recipe": 40_000, "json lines": 40_000, "piece record": 40_000}
+RUNS = {"recipe": 40_000, "json lines": 40_000, "portion record": 40_000}
 """Of the parsers that read a file; 200,000 for the others."""
 
 

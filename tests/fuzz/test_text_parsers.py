@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outlast.config import apply_overrides, read_toml
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError, OutlastError
 from outlast.recipe import make_recipe, read_recipe
@@ -136,10 +136,10 @@ def test_any_override(value: str, key: str) -> None:
 
 
 def read_all(path: Path, **options: Any) -> list[str]:
-    """Return the documents of a corpus, as the package reads them: listed, cut into pieces, read."""
+    """Return the documents of a corpus, as the package reads them: listed, cut into portions, read."""
     config = CorpusConfig(path=str(path), **options)
-    pieces = plan_pieces(list_corpus(config), 3)
-    return [document for piece in pieces for document in read_documents(config, piece, Tally())]
+    portions = plan_portions(list_corpus(config), 3)
+    return [document for portion in portions for document in read_documents(config, portion, Tally())]
 
 
 LINES = b'{"text": "one"}\n{"text": "two \\ud83d\\ude00", "n": 1}\n'

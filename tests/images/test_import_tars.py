@@ -147,7 +147,7 @@ def test_what_cannot_be_imported_says_so(tars: Path, tmp_path: Path) -> None:
         import_tars({"train": [str(write_tar(tmp_path / "a b.tar", files(0, 1)))]}, out, FieldRules())
     (tmp_path / "cut.tar").write_bytes((tars / "t-000.tar").read_bytes()[:1500])
     splits = {"train": [f"{tars}/t-000.tar", str(tmp_path / "cut.tar")]}
-    with pytest.raises(ShardError, match=r"the others are kept. Piece 1: The tar ends") as caught:
+    with pytest.raises(ShardError, match=r"the others are kept. Portion 1: The tar ends") as caught:
         import_tars(splits, out, FieldRules(), num_processes=1)
     assert "cut.tar, byte " in str(caught.value.where)
     empty = write_tar(tmp_path / "empty.tar", [("README", b"")])
@@ -172,7 +172,7 @@ def test_each_failing_tar_is_told_once(tars: Path, tmp_path: Path) -> None:
     assert done.exit_code == 1
     for number in (0, 2):
         assert f"{done.output}{done.exception}".count(f"t-{number:03d}.tar") == 1
-    assert "piece 2 failed; the others go on" in done.output
+    assert "portion 2 failed; the others go on" in done.output
 
 
 @pytest.mark.parametrize("name", ["a b.tar", ".a.tar", "a" * 190 + ".tar", "é.tar"])

@@ -296,7 +296,7 @@ def test_a_broken_import_goes_on_with_what_is_missing(tmp_path: Path, tokenizer:
     whole = Path(bring_in(files, tokenizer, tmp_path / "whole")).read_bytes()
     damaged = files[1].read_bytes()
     files[1].write_bytes(damaged[:-9] + bytes(9))
-    with pytest.raises(ShardError, match="1 of 3 pieces failed"):
+    with pytest.raises(ShardError, match="1 of 3 portions failed"):
         bring_in(files, tokenizer, tmp_path / "broken")
     kept = tmp_path / "broken" / "train-00002-of-00003.safetensors"
     before = kept.stat().st_mtime_ns

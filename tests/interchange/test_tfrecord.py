@@ -151,7 +151,7 @@ def test_compressed_streams_are_read_to_their_ends() -> None:
         read(zlib.compress(plain) + zlib.compress(plain))
 
 
-def test_a_remote_file_is_read_piece_by_piece(tmp_path: Path) -> None:
+def test_a_remote_file_is_read_chunk_by_chunk(tmp_path: Path) -> None:
     payloads = [b"x" * 3000, b"", b"y" * 5_000_000, b"z"]
     (tmp_path / "f").write_bytes(to_file_content(payloads))
     with serving_folder(tmp_path) as url:

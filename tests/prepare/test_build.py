@@ -157,7 +157,7 @@ def test_a_task_waits_for_the_tokenizer_and_gives_up(corpus: CorpusConfig, tmp_p
         )
 
 
-def test_finished_pieces_are_not_built_again(corpus: CorpusConfig, built: Path, tmp_path: Path) -> None:
+def test_finished_portions_are_not_built_again(corpus: CorpusConfig, built: Path, tmp_path: Path) -> None:
     prepare_data(recipe(corpus), tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "done" / "00002.json").unlink()
@@ -221,7 +221,7 @@ def test_a_copy_of_the_corpus_elsewhere_is_the_same_corpus(
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_a_failed_piece_is_named_and_the_others_are_kept(
+def test_a_failed_portion_is_named_and_the_others_are_kept(
     corpus: CorpusConfig, built: Path, tmp_path: Path, num_processes: int
 ) -> None:
     lines = [json.dumps({"text": f"line {number} " + " ".join(WORDS)}) for number in range(60)]
@@ -231,10 +231,12 @@ def test_a_failed_piece_is_named_and_the_others_are_kept(
     config = CorpusConfig(path=str(path), format="jsonl")
     tokenizer = TokenizerConfig(path=str(built / "tokenizer"))
     shards = ShardsConfig(num_shards=5, num_processes=num_processes)
-    message = r"1 of 5 pieces failed \(2\)[\s\S]*'text' is int[\s\S]*line 34[\s\S]*same command again"
+    message = r"1 of 5 portions failed \(2\)[\s\S]*'text' is int[\s\S]*line 34[\s\S]*same command again"
     with pytest.raises(CorpusError, match=message):
         prepare_data(recipe(config, tokenizer, shards), tmp_path / "out")
-    assert sorted(os.listdir(tmp_path / "out" / "done")) == [f"0000{piece}.json" for piece in (0, 1, 3, 4)]
+    assert sorted(os.listdir(tmp_path / "out" / "done")) == [
+        f"0000{portion}.json" for portion in (0, 1, 3, 4)
+    ]
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -359,7 +361,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ((0, 2), r"all pieces by itself[\s\S]*leave out --task"),
+        ((0, 2), r"all portions by itself[\s\S]*leave out --task"),
         (None, r"ray is not installed[\s\S]*outlast\[ray\]"),
     ],
 )

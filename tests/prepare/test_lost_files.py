@@ -93,7 +93,7 @@ def test_a_library_that_makes_other_bytes_is_refused(
         def other(tokenizer, texts, *rest, **values):  # type: ignore[no-untyped-def]
             return encode.encode_documents(tokenizer, [text + " more" for text in texts], *rest, **values)
 
-        patch.setattr("outlast.prepare.piece.encode_documents", other)
+        patch.setattr("outlast.prepare.portion.encode_documents", other)
         with pytest.raises(OutlastError, match=r"Made again, the file has other bytes[\s\S]*install outlast"):
             prepare_data(read_recipe(recipe), str(copy))
     assert (copy / "manifest.json").read_bytes() == (whole / "manifest.json").read_bytes()

@@ -11,7 +11,7 @@ from outlast import logs
 from outlast.build.drive import describe_progress
 from outlast.cleaning.config import CleaningConfig
 from outlast.corpus.config import CorpusConfig
-from outlast.prepare import piece
+from outlast.prepare import portion
 from outlast.prepare.build import prepare_data
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig
@@ -52,7 +52,7 @@ def test_a_log_shows_how_far_each_step_is(
     task: tuple[int, int] | None,
 ) -> None:
     monkeypatch.setattr(logs, "_PLAIN_INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(piece, "_BATCH_DOCUMENTS", 10)
+    monkeypatch.setattr(portion, "_BATCH_DOCUMENTS", 10)
     with caplog.at_level(logging.INFO, "outlast"):
         build(corpus, tmp_path / "out", num_processes, task)
 

@@ -83,4 +83,4 @@ def test_a_build_that_an_older_version_began_says_what_it_did_not_count(
     found = json.loads(Path(url).read_text())
     assert found["fingerprint"] == whole["fingerprint"]
     assert found["provenance"]["unknown_pieces"]["pieces_not_counted"] == 1
-    assert "not counted in 1 pieces" in summarize(describe_manifest(url))["unknown pieces"]
+    assert "not counted in 1 portions" in summarize(describe_manifest(url))["unknown pieces"]

@@ -21,7 +21,7 @@ from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
 from outlast.corpus.extent import CorpusFile
 from outlast.corpus.files import find_files
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.corpus.write import write_corpus
 from outlast.errors import ConfigError, CorpusError, StorageError
@@ -119,9 +119,9 @@ def described(config: CorpusConfig) -> list[CorpusFile]:
     return [replace(file, path="") for file in list_corpus(config)]
 
 
-def texts(config: CorpusConfig, num_pieces: int) -> list[str]:
-    pieces = plan_pieces(list_corpus(config), num_pieces)
-    return [text for piece in pieces for text in read_documents(config, piece, Tally())]
+def texts(config: CorpusConfig, num_portions: int) -> list[str]:
+    portions = plan_portions(list_corpus(config), num_portions)
+    return [text for portion in portions for text in read_documents(config, portion, Tally())]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_folder_marker_is_no_file(
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("num_pieces", [1, 3, 40])
+@pytest.mark.parametrize("num_portions", [1, 3, 40])
 @pytest.mark.parametrize(
     "options",
     [
@@ -175,10 +175,10 @@ def test_a_folder_marker_is_no_file(
     ],
 )
 def test_the_documents_are_those_of_the_folder_wherever_the_cuts_fall(
-    folder: Path, bucket: str, options: dict[str, object], num_pieces: int
+    folder: Path, bucket: str, options: dict[str, object], num_portions: int
 ) -> None:
     here, there = (CorpusConfig(**{"path": str(root), **options}) for root in (folder, bucket))  # pyright: ignore
-    assert texts(there, num_pieces) == texts(here, num_pieces) != []
+    assert texts(there, num_portions) == texts(here, num_portions) != []
 
 
 def test_parquet_in_a_bucket(bucket: str, tmp_path: Path) -> None:
@@ -209,10 +209,10 @@ def test_little_of_a_file_is_asked_for_at_a_time(
     monkeypatch.setattr(ObjectStore, "read_range", counted)
     monkeypatch.setattr(ObjectStore, "read", None)
     config = CorpusConfig(path=f"{bucket}-large")
-    pieces = plan_pieces(list_corpus(config), 2)
+    portions = plan_portions(list_corpus(config), 2)
     assert sum(asked) < 2**20, "the digest reads little"
     asked.clear()
-    assert sum(1 for _ in read_documents(config, pieces[0], Tally())) == 10_000
+    assert sum(1 for _ in read_documents(config, portions[0], Tally())) == 10_000
     assert max(asked) == 2**22
     assert sum(asked) < len(content) / 2 + 2**23
     assert len(asked) < 20
@@ -276,11 +276,11 @@ def test_files_behind_http(
     folder: Path, built: dict[str, bytes], tmp_path: Path, ranges: bool, gcs_server: GcsServer
 ) -> None:
     def check(url: str) -> None:
-        for name, num_pieces in (("a%20%E6%97%A5%E6%9C%AC.txt", 7), ("sub/c.txt.gz", 2), ("b.txt", 1)):
+        for name, num_portions in (("a%20%E6%97%A5%E6%9C%AC.txt", 7), ("sub/c.txt.gz", 2), ("b.txt", 1)):
             here = CorpusConfig(path=str(folder / urllib.parse.unquote(name)))
             there = CorpusConfig(path=f"{url}/{name}")
             assert described(there) == described(here)
-            assert texts(there, num_pieces) == texts(here, num_pieces) != []
+            assert texts(there, num_portions) == texts(here, num_portions) != []
         with pytest.raises(CorpusError, match=r"no such file[\s\S]*gives no list"):
             list_corpus(CorpusConfig(path=f"{url}/sub/"))
 
@@ -366,7 +366,9 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_kept(
     num_reads = len(proxy.seen)  # the file can be listed, and not read afterwards
     proxy.inject(lambda number: fault if number >= num_reads else None, matching=of_corpus("sub/deep"))
     out = f"{bucket}/out"
-    with pytest.raises(StorageError, match=rf"1 of 5 pieces failed[\s\S]*{message}[\s\S]*sub/deep/d.txt.zst"):
+    with pytest.raises(
+        StorageError, match=rf"1 of 5 portions failed[\s\S]*{message}[\s\S]*sub/deep/d.txt.zst"
+    ):
         prepare_data(Recipe(corpus=corpus, tokenizer=existing, shards=SHARDS, cleaning=cleaning), out)
     records = "cleaning/scan/" if cleaning.needs_scan else "done/"
     done = [info for info in open_store(out).list(records) if info.name.endswith(".json")]

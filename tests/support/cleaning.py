@@ -12,8 +12,8 @@ from outlast.cleaning.scan import ScanJob
 from outlast.cleaning.tally import CleaningTally, add_tallies
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.extent import PieceJob
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.extent import TextPortion
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_documents
 from outlast.storage import open_store
 
@@ -24,37 +24,41 @@ def write_corpus(path: Path, texts: Sequence[str]) -> Path:
     return path
 
 
-def cut(corpus: CorpusConfig, num_pieces: int) -> list[PieceJob]:
-    """Cut a corpus into pieces as ``prepare`` does."""
+def cut(corpus: CorpusConfig, num_portions: int) -> list[TextPortion]:
+    """Cut a corpus into portions as ``prepare`` does."""
     held_out = list_corpus(corpus, held_out=True) if corpus.validation_path is not None else ()
-    cuts = zip(plan_pieces(list_corpus(corpus), num_pieces), plan_pieces(held_out, num_pieces), strict=True)
-    return [PieceJob(piece=number, extents=some, held_out=held) for number, (some, held) in enumerate(cuts)]
+    cuts = zip(
+        plan_portions(list_corpus(corpus), num_portions), plan_portions(held_out, num_portions), strict=True
+    )
+    return [
+        TextPortion(number=number, extents=some, held_out=held) for number, (some, held) in enumerate(cuts)
+    ]
 
 
-def scan(corpus: CorpusConfig, cleaning: CleaningConfig, out: Path, pieces: Sequence[PieceJob]) -> None:
-    """Scan pieces."""
+def scan(corpus: CorpusConfig, cleaning: CleaningConfig, out: Path, portions: Sequence[TextPortion]) -> None:
+    """Scan portions."""
     scanner = ScanJob(corpus=corpus, cleaning=cleaning, out=str(out)).open()
-    for piece in pieces:
-        scanner.build(piece, lambda *_: None)
+    for portion in portions:
+        scanner.build(portion, lambda *_: None)
 
 
 def clean(
-    corpus: CorpusConfig, cleaning: CleaningConfig, out: Path, num_pieces: int
+    corpus: CorpusConfig, cleaning: CleaningConfig, out: Path, num_portions: int
 ) -> tuple[list[str], CleaningTally]:
     """Run the whole stage; return the documents that stay, held-out ones last, and the tally."""
-    pieces = cut(corpus, num_pieces)
+    portions = cut(corpus, num_portions)
     store = open_store(str(out))
     if cleaning.needs_scan:
-        scan(corpus, cleaning, out, pieces)
-        find_duplicates(store, cleaning, num_pieces)
+        scan(corpus, cleaning, out, portions)
+        find_duplicates(store, cleaning, num_portions)
     stage = DocumentCleaning(cleaning, store)
     kept: list[str] = []
     tallies: list[CleaningTally] = []
     for section in ("corpus", "held_out"):
-        for piece in pieces:
+        for portion in portions:
             tally = CleaningTally()
-            extents = piece.extents if section == "corpus" else piece.held_out
-            kept += stage.clean(read_documents(corpus, extents, Tally()), piece.piece, section, tally)
+            extents = portion.extents if section == "corpus" else portion.held_out
+            kept += stage.clean(read_documents(corpus, extents, Tally()), portion.number, section, tally)
             tallies.append(tally)
     return kept, add_tallies(tallies)
 

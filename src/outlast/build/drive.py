@@ -1,8 +1,8 @@
-"""Working off the pieces of a job, with a line of progress for a person.
+"""Working off the portions of a job, with a line of progress for a person.
 
-In: a job and its pieces. Out: nothing but what the job writes; where each piece leaves a record, the records.
-A piece that fails is said at once, the others go on, and its reason is told at the end, once. One that a
-killed run had finished is not built again.
+In: a job and its portions. Out: nothing but what the job writes; where each portion leaves a record, the
+records. A portion that fails is said at once, the others go on, and its reason is told at the end, once. One
+that a killed run had finished is not built again.
 """
 
 import os
@@ -16,11 +16,11 @@ from outlast.build.plan import (
     R,
     agree_on_plan,
     delete_leftovers,
-    finished_pieces,
+    finished_portions,
     read_record_as,
     withdraw_plan,
 )
-from outlast.build.processes import Job, P, Progress, build_pieces, first_failure
+from outlast.build.processes import Job, P, Progress, build_portions, first_failure
 from outlast.build.repair import end_mending, is_whole
 from outlast.errors import OutlastError
 from outlast.logs import ProgressLine, format_count, format_seconds, log
@@ -32,12 +32,12 @@ Counts = tuple[int, int, int]
 
 
 class Run(Protocol):
-    """Has pieces built somewhere; returns the errors by the number of the piece (``build_pieces``)."""
+    """Has portions built somewhere; returns the errors by the number of the portion (``build_portions``)."""
 
     def __call__(
         self,
         job: Job[P],
-        pieces: Sequence[P],
+        portions: Sequence[P],
         *,
         on_tick: Callable[[Progress], None],
         on_failure: Callable[[P, OutlastError], None],
@@ -46,20 +46,20 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class InProcesses:
-    """Has pieces built by so many processes of this machine; None: one for each core."""
+    """Has portions built by so many processes of this machine; None: one for each core."""
 
     num_processes: int | None
 
     def __call__(
         self,
         job: Job[P],
-        pieces: Sequence[P],
+        portions: Sequence[P],
         *,
         on_tick: Callable[[Progress], None],
         on_failure: Callable[[P, OutlastError], None],
     ) -> dict[int, OutlastError]:
         most = self.num_processes or len(os.sched_getaffinity(0))
-        return build_pieces(job, pieces, min(most, len(pieces)), on_tick=on_tick, on_failure=on_failure)
+        return build_portions(job, portions, min(most, len(portions)), on_tick=on_tick, on_failure=on_failure)
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Gauge:
     Attributes:
         what: the line's name.
         total: when all is done.
-        done: of the counts of each piece so far and the indices of the finished ones.
-        describe: the counts of all pieces and the seconds since the beginning, for a person.
+        done: of the counts of each portion so far and the indices of the finished ones.
+        describe: the counts of all portions and the seconds since the beginning, for a person.
         has_summary: whether they stand in a line of their own at the end.
     """
 
@@ -83,30 +83,30 @@ class Gauge:
 
 def drive(
     job: Job[P],
-    pieces: Sequence[P],
+    portions: Sequence[P],
     run: Run,
     gauge: Gauge,
     *,
-    name: Callable[[P], str] = lambda piece: f"piece {piece.piece}",
-    noun: str = "piece",
+    name: Callable[[P], str] = lambda portion: f"portion {portion.number}",
+    noun: str = "portion",
 ) -> None:
-    """Do a job for each of the pieces.
+    """Do a job for each of the portions.
 
     Args:
-        name: of a piece that failed, for the log.
-        noun: what a piece is called in the error.
+        name: of a portion that failed, for the log.
+        noun: what a portion is called in the error.
 
     Raises:
-        OutlastError: the error of the first piece that failed, once all others are finished.
+        OutlastError: the error of the first portion that failed, once all others are finished.
     """
-    if not pieces:
+    if not portions:
         return
     began = time.monotonic()
     last: list[str] = []
 
-    def on_failure(piece: P, error: OutlastError) -> None:
-        if len(pieces) > 1:
-            log.error("%s failed; the others go on", name(piece))
+    def on_failure(portion: P, error: OutlastError) -> None:
+        if len(portions) > 1:
+            log.error("%s failed; the others go on", name(portion))
 
     with ProgressLine(gauge.what, gauge.total) as line:
 
@@ -117,30 +117,30 @@ def drive(
         def on_tick(progress: Progress) -> None:
             # Adding up costs more than a small batch.
             if line.is_due():
-                counted = [progress.counted(index) for index in range(len(pieces))]
+                counted = [progress.counted(index) for index in range(len(portions))]
                 line.update(gauge.done(counted, progress.finished), describe(counted))
-            if gauge.has_summary and len(progress.finished) == len(pieces):
-                last[:] = [describe([progress.counted(index) for index in range(len(pieces))])]
+            if gauge.has_summary and len(progress.finished) == len(portions):
+                last[:] = [describe([progress.counted(index) for index in range(len(portions))])]
 
-        failures = run(job, pieces, on_tick=on_tick, on_failure=on_failure)
+        failures = run(job, portions, on_tick=on_tick, on_failure=on_failure)
     if gauge.has_summary:
         seconds = format_seconds(time.monotonic() - began)
         log.info("%s: %s", gauge.what, f"{last[0]} in {seconds}" if last else "nothing")
     if failures:
-        for piece in pieces:
-            if piece.piece in failures and piece.piece != min(failures):  # the first one's is raised
-                log.error("%s failed: %s", name(piece), failures[piece.piece])
-        raise first_failure(failures, len(pieces), noun)
+        for portion in portions:
+            if portion.number in failures and portion.number != min(failures):  # the first one's is raised
+                log.error("%s failed: %s", name(portion), failures[portion.number])
+        raise first_failure(failures, len(portions), noun)
 
 
 class Build(Generic[R]):
-    """A build whose pieces leave records and whose manifest appears last, begun or gone on with.
+    """A build whose portions leave records and whose manifest appears last, begun or gone on with.
 
     Args:
         store: of the result, opened from ``out``.
         manifest: the manifest's name.
         identity: what the result depends on.
-        record_type: the dataclass that a finished piece leaves.
+        record_type: the dataclass that a finished portion leaves.
         library_versions: of what its bytes depend on beside this package.
 
     Attributes:
@@ -185,41 +185,41 @@ class Build(Generic[R]):
         self,
         what: str,
         job: Job[P],
-        pieces: Sequence[P],
+        portions: Sequence[P],
         num_processes: int | None,
         *,
         counted: tuple[str, str, str],
         more_folders: Sequence[str] = (),
     ) -> list[R]:
-        """Build the pieces that are not finished yet; return the records of all.
+        """Build the portions that are not finished yet; return the records of all.
 
-        Where no piece could be built the plan is withdrawn.
+        Where no portion could be built the plan is withdrawn.
 
         Args:
             what: for the line of progress.
             num_processes: at most so many; None: one for each core.
-            counted: what the pieces count, for the line of progress; "" for nothing.
+            counted: what the portions count, for the line of progress; "" for nothing.
             more_folders: that this build writes to, as prefixes that end with a slash.
 
         Raises:
-            OutlastError: what went wrong with the first piece that failed.
+            OutlastError: what went wrong with the first portion that failed.
             ShardError: what an earlier run had finished has been lost since.
         """
-        finished = finished_pieces(self._store)
-        missing = [piece for piece in pieces if piece.piece not in finished]
+        finished = finished_portions(self._store)
+        missing = [portion for portion in portions if portion.number not in finished]
         try:
             drive(job, missing, InProcesses(num_processes), by_number(what, len(missing), counted))
         except OutlastError:
             withdraw_plan(self._store, more_folders)
             raise
         delete_leftovers(self._store, more_folders)
-        records = [read_record_as(self._record_type, self._store, piece.piece) for piece in pieces]
+        records = [read_record_as(self._record_type, self._store, portion.number) for portion in portions]
         end_mending(self._store, records)
         return records
 
 
 def by_size(what: str, sizes: Sequence[int]) -> Gauge:
-    """Return the gauge of pieces of text of these sizes in bytes."""
+    """Return the gauge of portions of text of these sizes in bytes."""
 
     def done(counted: Sequence[Counts], finished: set[int]) -> int:
         return sum(
@@ -229,8 +229,8 @@ def by_size(what: str, sizes: Sequence[int]) -> Gauge:
     return Gauge(what, sum(sizes), done, describe_progress, has_summary=True)
 
 
-def by_number(what: str, num_pieces: int, names: tuple[str, str, str]) -> Gauge:
-    """Return the gauge that counts pieces; ``names`` say what the three counts are, "" for one not used."""
+def by_number(what: str, num_portions: int, names: tuple[str, str, str]) -> Gauge:
+    """Return the gauge that counts portions; ``names`` say what the three counts are, "" for one not used."""
 
     def describe(totals: Counts, seconds: float) -> str:
         # "12k records, 3.1MB": a unit of one letter stands at its number.
@@ -241,7 +241,7 @@ def by_number(what: str, num_pieces: int, names: tuple[str, str, str]) -> Gauge:
         ]
         return ", ".join([*shown, f"{format_count(totals[0] / max(seconds, 1e-9))} {names[0]}/s"])
 
-    return Gauge(what, num_pieces, lambda _, finished: len(finished), describe)
+    return Gauge(what, num_portions, lambda _, finished: len(finished), describe)
 
 
 def describe_progress(counts: Counts, seconds: float) -> str:

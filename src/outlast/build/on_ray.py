@@ -1,9 +1,9 @@
-"""The pieces of a job on the machines of a Ray cluster: the same builders, the same files.
+"""The portions of a job on the machines of a Ray cluster: the same builders, the same files.
 
-In: the address of a cluster; then jobs and their pieces. Out: the error of each piece that failed. Ray only
-decides where a piece is built: what makes it done is its record in the output folder, as everywhere. A worker
-that dies costs its piece a new attempt; where the command itself dies, the same line again goes on. Every
-machine needs this version of the package, and sees the corpus and the output folder at the same place.
+In: the address of a cluster; then jobs and their portions. Out: the error of each portion that failed. Ray
+only decides where a portion is built: what makes it done is its record in the output folder, as everywhere. A
+worker that dies costs its portion a new attempt; where the command itself dies, the same line again goes on.
+Every machine needs this version of the package, and sees the corpus and the output folder at the same place.
 """
 
 import functools
@@ -32,7 +32,7 @@ from outlast.version import __version__
 _TICK_SECONDS = 1.0
 _CONNECT_SECONDS = 20.0
 _ATTEMPTS = 4
-"""Of a piece whose worker dies. A piece that fails with an error is not tried again: it would fail again."""
+"""Of a portion whose worker dies. One that fails with an error is not tried again: it would fail again."""
 
 _KINDS = {
     kind.__name__: kind
@@ -75,7 +75,7 @@ def on_ray(address: str, num_processes: int | None) -> Generator[Run]:
             remedy="start one: ray start --head",
         ) from None
     try:
-        yield functools.partial(_build_pieces, ray)
+        yield functools.partial(_build_portions, ray)
     finally:
         ray.shutdown()
 
@@ -87,21 +87,21 @@ def _check_listening(address: str) -> None:
         socket.create_connection((found[1], int(found[2])), _CONNECT_SECONDS).close()
 
 
-def _build_pieces(
+def _build_portions(
     ray: Any,
     job: Job[P],
-    pieces: Sequence[P],
+    portions: Sequence[P],
     *,
     on_tick: Callable[[Progress], None],
     on_failure: Callable[[P, OutlastError], None],
 ) -> dict[int, OutlastError]:
-    """Build pieces; return the errors by the number of the piece."""
-    progress = Progress(len(pieces))
+    """Build portions; return the errors by the number of the portion."""
+    progress = Progress(len(portions))
     failures: dict[int, OutlastError] = {}
     log.info("%d cores of %d machines on Ray", ray.cluster_resources().get("CPU", 0), len(ray.nodes()))
     build = ray.remote(num_cpus=1, max_retries=_ATTEMPTS - 1)(_build_there)
     shared = ray.put(job)
-    running = {build.remote(shared, piece, __version__): index for index, piece in enumerate(pieces)}
+    running = {build.remote(shared, portion, __version__): index for index, portion in enumerate(portions)}
     while running:
         ready, _ = ray.wait(list(running), timeout=_TICK_SECONDS)
         for reference in ready:
@@ -110,14 +110,14 @@ def _build_pieces(
             progress.add(index, *counts)
             progress.finished.add(index)
             if error is not None:
-                failures[pieces[index].piece] = error
-                on_failure(pieces[index], error)
+                failures[portions[index].number] = error
+                on_failure(portions[index], error)
         on_tick(progress)
     return failures
 
 
 def _outcome(ray: Any, reference: Any) -> tuple[OutlastError | None, Counts]:
-    """Return what became of a piece; what Ray says instead is an error of that piece."""
+    """Return what became of a portion; what Ray says instead is an error of that portion."""
     try:
         fields, counts = ray.get(reference)
         return _from_fields(fields) if fields else None, counts
@@ -133,8 +133,8 @@ def _outcome(ray: Any, reference: Any) -> tuple[OutlastError | None, Counts]:
         ), (0, 0, 0)
 
 
-def _build_there(job: Job[P], piece: P, version: str) -> tuple[Fields | None, Counts]:
-    """Build a piece, in a worker of the cluster."""
+def _build_there(job: Job[P], portion: P, version: str) -> tuple[Fields | None, Counts]:
+    """Build a portion, in a worker of the cluster."""
     if version != __version__:
         error = OutlastError(
             f"This machine of the cluster has outlast {__version__}.",
@@ -152,7 +152,7 @@ def _build_there(job: Job[P], piece: P, version: str) -> tuple[Fields | None, Co
         builder = _open(job)
     except OutlastError as error:
         return _to_fields(error), (0, 0, 0)
-    error = try_to_build(builder, piece, count)
+    error = try_to_build(builder, portion, count)
     documents, text_bytes, tokens = totals
     return _to_fields(error) if error else None, (documents, text_bytes, tokens)
 
@@ -168,7 +168,7 @@ def _from_fields(fields: Fields) -> OutlastError:
 
 @functools.lru_cache(maxsize=1)
 def _open(job: Job[P]) -> Builder[P]:
-    """A worker builds many pieces of a job with one tokenizer."""
+    """A worker builds many portions of a job with one tokenizer."""
     return job.open()
 
 

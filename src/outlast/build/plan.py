@@ -1,7 +1,7 @@
 """What a build has agreed on and what it has finished, so that a killed one goes on where it stopped.
 
-In: the identity of a build (what it reads and how it is configured) and the record of each finished piece.
-Out: ``plan.json`` and ``done/<piece>.json``. Both are functions of the identity alone: whoever writes them,
+In: the identity of a build (what it reads and how it is configured) and the record of each finished portion.
+Out: ``plan.json`` and ``done/<portion>.json``. Both are functions of the identity alone: whoever writes them,
 however often it was killed, writes the same bytes (docs/design/building_shards.md). Both carry their digest.
 """
 
@@ -22,7 +22,9 @@ _RECORD_FOLDER = "done/"
 _FOLDERS = ("", _RECORD_FOLDER)
 _REMEDY = "delete it and give the same line again"
 _PLAN = Kind("outlast-plan", (1, 2), "plan", _REMEDY, ShardError)
-_RECORD = Kind("outlast-piece", (1, 2), "record of a piece", _REMEDY, ShardError)
+NUMBER_KEY = "piece"
+"""Of a portion in its record: what it was called when the format was made."""
+_RECORD = Kind("outlast-piece", (1, 2), "record of a portion", _REMEDY, ShardError)
 _NOTE = Kind("outlast-repair", (1, 2), "note of what is mended", _REMEDY, ShardError)
 _MAX_DIFFERENCES = 5
 
@@ -97,10 +99,10 @@ class NamedFile(Protocol):
 
 
 class Record(Protocol):
-    """A dataclass that says what became of a piece, and of which files it consists."""
+    """A dataclass that says what became of a portion, and of which files it consists."""
 
     @property
-    def piece(self) -> int: ...
+    def number(self) -> int: ...
 
     @property
     def files(self) -> Sequence[NamedFile]: ...
@@ -110,17 +112,19 @@ R = TypeVar("R", bound=Record)
 
 
 def write_record(store: Store, record: Record) -> None:
-    """Mark a piece as finished. Only after its shards are in place.
+    """Mark a portion as finished. Only after its shards are in place.
 
     Raises ShardError where it was made again, and its shards are not those that the manifest names.
     """
     _check_made_again(store, record)
-    store.replace(_record_name(record.piece), [encode(_RECORD, asdict(cast(Any, record)))])
+    fields = asdict(cast(Any, record))
+    content = encode(_RECORD, {NUMBER_KEY: fields.pop("number"), **fields})
+    store.replace(_record_name(record.number), [content])
 
 
-def withdraw_record(store: Store, piece: int) -> None:
-    """Mark a piece as not finished any more: the next run builds it again."""
-    store.delete(_record_name(piece))
+def withdraw_record(store: Store, portion: int) -> None:
+    """Mark a portion as not finished any more: the next run builds it again."""
+    store.delete(_record_name(portion))
 
 
 def write_note(store: Store, files: Mapping[str, str]) -> None:
@@ -157,8 +161,8 @@ def _check_made_again(store: Store, record: Record) -> None:
             )
 
 
-def finished_pieces(store: Store) -> set[int]:
-    """Return the numbers of the pieces that are marked as finished."""
+def finished_portions(store: Store) -> set[int]:
+    """Return the numbers of the portions that are marked as finished."""
     records = store.list(_RECORD_FOLDER)
     names = [info.name.removeprefix(_RECORD_FOLDER).removesuffix(".json") for info in records]
     return {int(name) for name in names if name.isdigit()}
@@ -177,21 +181,20 @@ def delete_leftovers(store: Store, more_folders: Sequence[str] = ()) -> None:
             store.delete(leftover)
 
 
-def read_record_as(cls: type[R], store: Store, piece: int) -> R:
-    """Read the record of a finished piece as a dataclass. Raises ShardError where it is damaged."""
-    name = _record_name(piece)
+def read_record_as(cls: type[R], store: Store, portion: int) -> R:
+    """Read the record of a finished portion as a dataclass. Raises ShardError where it is damaged."""
+    name = _record_name(portion)
     where = f"{store.url}/{name}"
     fields = parse(store.read(name), _RECORD, where=where)
-    if fields.get("piece") != piece:
-        raise ShardError(
-            f"The record is that of piece {fields.get('piece')!r:.100}.", where=where, remedy=_REMEDY
-        )
+    found = fields.pop(NUMBER_KEY, None)
+    if found != portion:
+        raise ShardError(f"The record is that of portion {found!r:.100}.", where=where, remedy=_REMEDY)
     fields.pop(DIGEST_KEY, None)
-    return validate(cls, fields, _RECORD, where=where)
+    return validate(cls, {"number": found, **fields}, _RECORD, where=where)
 
 
-def _record_name(piece: int) -> str:
-    return f"{_RECORD_FOLDER}{piece:05d}.json"
+def _record_name(portion: int) -> str:
+    return f"{_RECORD_FOLDER}{portion:05d}.json"
 
 
 def _show(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Building pieces side by side in processes that die with their parent.
+"""Building portions side by side in processes that die with their parent.
 
-In: pieces. Out: the error of each piece that failed; the others are finished. A process that is killed
-costs the piece it was at, no more, and leaves nothing half-written: what a piece leaves behind appears
+In: portions. Out: the error of each portion that failed; the others are finished. A process that is killed
+costs the portion it was at, no more, and leaves nothing half-written: what a portion leaves behind appears
 whole or not at all.
 """
 
@@ -28,25 +28,25 @@ Count = Callable[[int, int, int], None]
 """Told how many documents, text bytes and tokens have been added, for the progress line."""
 
 
-class Piece(Protocol):
+class Portion(Protocol):
     """A unit of work that is sent to a process, by its number."""
 
     @property
-    def piece(self) -> int: ...
+    def number(self) -> int: ...
 
 
-P = TypeVar("P", bound=Piece)
-P_contra = TypeVar("P_contra", bound=Piece, contravariant=True)
+P = TypeVar("P", bound=Portion)
+P_contra = TypeVar("P_contra", bound=Portion, contravariant=True)
 
 
 class Builder(Protocol[P_contra]):
-    """Builds one piece after another; what a piece leaves behind appears whole or not at all."""
+    """Builds one portion after another; what a portion leaves behind appears whole or not at all."""
 
-    def build(self, piece: P_contra, count: Count) -> Any: ...
+    def build(self, portion: P_contra, count: Count) -> Any: ...
 
 
 class Job(Protocol[P_contra]):
-    """What all pieces have in common, small enough to be sent to each process, which opens it there."""
+    """What all portions have in common, small enough to be sent to each process, which opens it there."""
 
     def open(self) -> Builder[P_contra]: ...
 
@@ -55,72 +55,72 @@ class Job(Protocol[P_contra]):
 class _Worker:
     process: BaseProcess
     index: int
-    """The piece it is at, as an index into the list of pieces."""
+    """The portion it is at, as an index into the list of portions."""
 
 
 class Progress:
-    """How far each piece is.
+    """How far each portion is.
 
-    The processes write into shared memory, each piece into its own three numbers and without locks: a process
-    killed in between can hold nobody up.
+    The processes write into shared memory, each portion into its own three numbers and without locks: a
+    process killed in between can hold nobody up.
     """
 
-    def __init__(self, num_pieces: int) -> None:
+    def __init__(self, num_portions: int) -> None:
         self.shared = multiprocessing.get_context("spawn").RawArray(
-            ctypes.c_int64, _NUM_COUNTERS * num_pieces
+            ctypes.c_int64, _NUM_COUNTERS * num_portions
         )
         self.finished: set[int] = set()
 
     def counted(self, index: int) -> tuple[int, int, int]:
-        """Return the documents, text bytes and tokens of a piece so far."""
+        """Return the documents, text bytes and tokens of a portion so far."""
         documents, text_bytes, tokens = self.shared[_NUM_COUNTERS * index : _NUM_COUNTERS * (index + 1)]
         return documents, text_bytes, tokens
 
     def add(self, index: int, *increases: int) -> None:
-        """Add to the documents, text bytes and tokens of a piece."""
+        """Add to the documents, text bytes and tokens of a portion."""
         for number, increase in enumerate(increases):
             self.shared[_NUM_COUNTERS * index + number] += increase
 
 
-def build_pieces(
+def build_portions(
     job: Job[P],
-    pieces: Sequence[P],
+    portions: Sequence[P],
     num_processes: int,
     *,
     on_tick: Callable[[Progress], None],
     on_failure: Callable[[P, OutlastError], None],
 ) -> dict[int, OutlastError]:
-    """Build pieces; return the errors by the number of the piece.
+    """Build portions; return the errors by the number of the portion.
 
     With one process all happens in this one. ``on_tick`` is called about once a second, ``on_failure`` at
     once.
     """
-    progress = Progress(len(pieces))
+    progress = Progress(len(portions))
     failures: dict[int, OutlastError] = {}
 
     def settle(index: int, error: OutlastError | None) -> None:
         progress.finished.add(index)
         if error is not None:
-            failures[pieces[index].piece] = error
-            on_failure(pieces[index], error)
+            failures[portions[index].number] = error
+            on_failure(portions[index], error)
         on_tick(progress)
 
     if num_processes == 1:
         builder = job.open()
-        for index, piece in enumerate(pieces):
+        for index, portion in enumerate(portions):
             count = _counting(progress.shared, index, lambda: on_tick(progress))
-            settle(index, try_to_build(builder, piece, count))
+            settle(index, try_to_build(builder, portion, count))
     else:
-        _share_out(job, pieces, num_processes, progress, lambda: on_tick(progress), settle)
+        _share_out(job, portions, num_processes, progress, lambda: on_tick(progress), settle)
     return failures
 
 
-def first_failure(failures: Mapping[int, OutlastError], num_pieces: int, noun: str) -> OutlastError:
-    """Return the error of the first piece that failed, and how many others did."""
-    piece, error = min(failures.items())
+def first_failure(failures: Mapping[int, OutlastError], num_portions: int, noun: str) -> OutlastError:
+    """Return the error of the first portion that failed, and how many others did."""
+    portion, error = min(failures.items())
     return type(error)(
-        f"{len(failures)} of {num_pieces} {noun}s failed ({list_numbers(sorted(failures))}), "
-        f"the others are kept. {noun.capitalize()} {piece}: {error.message}",
+        f"{len(failures)} of {num_portions} {noun}s failed ({list_numbers(sorted(failures))}), "
+        f"the others are kept. {noun.capitalize()} {portion}: {error.message}",
         where=error.where,
         expected=error.expected,
         remedy=(error.remedy + "; then " if error.remedy else "") + "run the same command again",
@@ -134,13 +134,13 @@ def list_numbers(numbers: Sequence[int]) -> str:
 
 def _share_out(
     job: Job[P],
-    pieces: Sequence[P],
+    portions: Sequence[P],
     num_processes: int,
     progress: Progress,
     tick: Callable[[], None],
     settle: Callable[[int, OutlastError | None], None],
 ) -> None:
-    waiting = deque(range(len(pieces)))
+    waiting = deque(range(len(portions)))
     workers: dict[Connection, _Worker] = {}
     try:
         while waiting or workers:
@@ -148,7 +148,7 @@ def _share_out(
                 index = waiting.popleft()
                 connection, process = _start(job, progress)
                 workers[connection] = _Worker(process, index)
-                _send(connection, (index, pieces[index]))
+                _send(connection, (index, portions[index]))
             for ready in wait(list(workers), timeout=_TICK_SECONDS):
                 connection = cast(Connection, ready)
                 worker = workers[connection]
@@ -156,7 +156,7 @@ def _share_out(
                 error, is_alive = _receive(connection, worker)
                 if is_alive and waiting:
                     worker.index = waiting.popleft()
-                    _send(connection, (worker.index, pieces[worker.index]))
+                    _send(connection, (worker.index, portions[worker.index]))
                 else:
                     _dismiss(connection, workers.pop(connection).process)
                 settle(index, error)
@@ -176,7 +176,7 @@ def _start(job: Job[Any], progress: Progress) -> tuple[Connection, BaseProcess]:
     return ours, process
 
 
-def _send(connection: Connection, message: tuple[int, Piece] | None) -> None:
+def _send(connection: Connection, message: tuple[int, Portion] | None) -> None:
     try:
         connection.send(message)
     except OSError:
@@ -184,7 +184,7 @@ def _send(connection: Connection, message: tuple[int, Piece] | None) -> None:
 
 
 def _receive(connection: Connection, worker: _Worker) -> tuple[OutlastError | None, bool]:
-    """Return the error of the worker's piece, and whether the worker lives on."""
+    """Return the error of the worker's portion, and whether the worker lives on."""
     try:
         return connection.recv(), True
     except (EOFError, ConnectionError):
@@ -212,18 +212,18 @@ def _work(job: Job[Any], connection: Connection, shared: Any) -> None:
     builder: Builder[Any] | None = None
     while True:
         try:
-            message: tuple[int, Piece] | None = connection.recv()
+            message: tuple[int, Portion] | None = connection.recv()
         except EOFError:
             return
         if message is None:
             return
-        index, piece = message
+        index, portion = message
         try:
             builder = builder or job.open()
         except OutlastError as error:
             connection.send(error)
             continue
-        connection.send(try_to_build(builder, piece, _counting(shared, index)))
+        connection.send(try_to_build(builder, portion, _counting(shared, index)))
 
 
 def _counting(shared: Any, index: int, on_tick: Callable[[], None] | None = None) -> Count:
@@ -243,10 +243,10 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def try_to_build(builder: Builder[P], piece: P, count: Count) -> OutlastError | None:
-    """Build a piece. Whatever goes wrong, the other pieces go on."""
+def try_to_build(builder: Builder[P], portion: P, count: Count) -> OutlastError | None:
+    """Build a portion. Whatever goes wrong, the other portions go on."""
     try:
-        builder.build(piece, count)
+        builder.build(portion, count)
     except OutlastError as error:
         return error
     except Exception as error:

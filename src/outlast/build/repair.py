@@ -1,6 +1,6 @@
 """A second look at the files of a finished build, and the mending of what is missing or damaged.
 
-In: the files that a manifest names. Out: whether each is there, whole. Where not, the records of the pieces
+In: the files that a manifest names. Out: whether each is there, whole. Where not, the records of the portions
 that made them are taken away, so that the ordinary build makes those again; and a note says which bytes they
 must have, which every record is held against (``build.plan``). The note goes last, so a mending that is
 killed goes on (docs/design/building_shards.md).
@@ -16,7 +16,7 @@ from outlast.build.plan import (
     R,
     delete_note,
     files_to_mend,
-    finished_pieces,
+    finished_portions,
     read_record_as,
     withdraw_record,
     write_note,
@@ -34,7 +34,7 @@ def is_whole(store: Store, files: Sequence[NamedFile], record_type: type[R], *, 
 
     Args:
         files: all that the manifest names.
-        record_type: the dataclass that a finished piece leaves.
+        record_type: the dataclass that a finished portion leaves.
         verify: compare digests and not sizes alone.
 
     Raises:
@@ -48,7 +48,7 @@ def is_whole(store: Store, files: Sequence[NamedFile], record_type: type[R], *, 
     if not wrong and not noted:
         return True
     _tell(wrong)
-    records = [read_record_as(record_type, store, piece) for piece in sorted(finished_pieces(store))]
+    records = [read_record_as(record_type, store, portion) for portion in sorted(finished_portions(store))]
     recorded = {file.name for record in records for file in record.files} | noted.keys()
     for file in files:
         if file.name not in recorded:
@@ -63,7 +63,7 @@ def is_whole(store: Store, files: Sequence[NamedFile], record_type: type[R], *, 
     names = {file.name for record in again for file in record.files}
     write_note(store, noted | {file.name: file.sha256 for file in files if file.name in names})
     for record in again:
-        withdraw_record(store, record.piece)
+        withdraw_record(store, record.number)
     return False
 
 
@@ -71,13 +71,13 @@ def end_mending(store: Store, records: Sequence[R]) -> None:
     """Look at the files of all records before they become a manifest; then nothing is to be mended any more.
 
     Raises:
-        ShardError: a file is not there as its record says; its piece counts as not built.
+        ShardError: a file is not there as its record says; its portion counts as not built.
     """
     wrong = find_wrong(store, [file for record in records for file in record.files], verify=False)
     if wrong:
         for record in records:
             if any(file.name in wrong for file in record.files):
-                withdraw_record(store, record.piece)
+                withdraw_record(store, record.number)
         _tell(wrong)
         name, problem = min(wrong.items())
         raise ShardError(

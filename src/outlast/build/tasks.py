@@ -1,6 +1,6 @@
-"""Shares of a build: which pieces belong to a task, what is left to others, waiting for what another makes.
+"""Shares of a build: which portions belong to a task, what is left to others, waiting for what another makes.
 
-In: ``--task i/N``, the pieces, the output folder. Out: the pieces to build here.
+In: ``--task i/N``, the portions, the output folder. Out: the portions to build here.
 """
 
 import re
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from outlast.build.drive import Run, by_size, drive
-from outlast.build.plan import finished_pieces
-from outlast.build.processes import Job, P, Piece, list_numbers
+from outlast.build.plan import finished_portions
+from outlast.build.processes import Job, P, Portion, list_numbers
 from outlast.errors import ConfigError
 from outlast.logs import log
 from outlast.storage import Store
@@ -19,7 +19,7 @@ _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 10.0
 
 Task = tuple[int, int]
-"""This share of the pieces, and how many shares there are: 0 of 4 to 3 of 4."""
+"""This share of the portions, and how many shares there are: 0 of 4 to 3 of 4."""
 
 
 def parse_task(text: str | None) -> Task | None:
@@ -34,37 +34,39 @@ def parse_task(text: str | None) -> Task | None:
     return int(match[1]), int(match[2])
 
 
-def share_of(pieces: Sequence[P], finished: set[int], task: Task | None) -> list[P]:
-    """Return the unfinished pieces of a task."""
+def share_of(portions: Sequence[P], finished: set[int], task: Task | None) -> list[P]:
+    """Return the unfinished portions of a task."""
     index, count = task or (0, 1)
-    return [piece for piece in pieces if piece.piece not in finished and piece.piece % count == index]
+    return [
+        portion for portion in portions if portion.number not in finished and portion.number % count == index
+    ]
 
 
-class SizedPiece(Piece, Protocol):
-    """A piece that tells how many bytes it reads."""
+class SizedPortion(Portion, Protocol):
+    """A portion that tells how many bytes it reads."""
 
     @property
     def size_bytes(self) -> int: ...
 
 
-S = TypeVar("S", bound=SizedPiece)
+S = TypeVar("S", bound=SizedPortion)
 
 
 def drive_share(
-    what: str, job: Job[S], pieces: Sequence[S], finished: set[int], task: Task | None, run: Run
+    what: str, job: Job[S], portions: Sequence[S], finished: set[int], task: Task | None, run: Run
 ) -> None:
-    """Do a job for the unfinished pieces of a task. Raises the error of the first that failed (``drive``)."""
-    own = share_of(pieces, finished, task)
-    gauge = by_size(what, [piece.size_bytes for piece in own])
-    drive(job, own, run, gauge, name=lambda piece: f"piece {piece.piece} of {len(pieces)}")
+    """Do a job for the unfinished portions of a task. Raises the first one's error (``drive``)."""
+    own = share_of(portions, finished, task)
+    gauge = by_size(what, [portion.size_bytes for portion in own])
+    drive(job, own, run, gauge, name=lambda portion: f"portion {portion.number} of {len(portions)}")
 
 
 def others_have_work(store: Store, num_shards: int) -> bool:
-    """Return whether pieces are unfinished, and say which."""
-    unfinished = sorted(set(range(num_shards)) - finished_pieces(store))
+    """Return whether portions are unfinished, and say which."""
+    unfinished = sorted(set(range(num_shards)) - finished_portions(store))
     if unfinished:
         log.info(
-            "%d of %d pieces are left to other tasks: %s",
+            "%d of %d portions are left to other tasks: %s",
             len(unfinished),
             num_shards,
             list_numbers(unfinished),

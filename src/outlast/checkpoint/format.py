@@ -158,7 +158,7 @@ def whole_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[ArraySlice]:
 def plan_parts(slices: Sequence[ArraySlice], part_bytes: int) -> list[list[ArraySlice]]:
     """Group slices into parts of at most ``part_bytes``.
 
-    An array above that is cut along its first axis, each piece a part of its own (a single row may stay
+    An array above that is cut along its first axis, each run of rows a part of its own (a single row may stay
     larger). Within a part the widest elements come first, so that each array lies aligned.
     """
     parts: list[list[ArraySlice]] = []
@@ -166,7 +166,7 @@ def plan_parts(slices: Sequence[ArraySlice], part_bytes: int) -> list[list[Array
     size = 0
     for entry in sorted(slices, key=lambda entry: (entry.name, entry.start)):
         if entry.array.nbytes > part_bytes:
-            parts += [[piece] for piece in _cut_rows(entry, part_bytes)]
+            parts += [[rows] for rows in _cut_rows(entry, part_bytes)]
             continue
         if group and size + entry.array.nbytes > part_bytes:
             parts.append(group)

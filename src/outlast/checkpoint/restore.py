@@ -286,9 +286,9 @@ def _read_arrays(store: Store, commit: Commit, prefix: str) -> dict[str, NDArray
         content = memoryview(_answer(store, part, lambda: store.read(part.name, part.size_bytes)))
         _compare(content[: part.header_bytes], part.header_sha256, f"{part.name}: header")
         for entry in slices:
-            piece = content[entry.begin : entry.end]
-            _compare(piece, entry.sha256, f"{part.name}: {entry.name}")
-            _place(arrays[entry.name], entry, piece)
+            cut = content[entry.begin : entry.end]
+            _compare(cut, entry.sha256, f"{part.name}: {entry.name}")
+            _place(arrays[entry.name], entry, cut)
 
     with ThreadPoolExecutor(_PARALLEL_PARTS) as pool:
         for _ in pool.map(load, by_part):

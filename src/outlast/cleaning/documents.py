@@ -1,8 +1,8 @@
 """The documents that stay: each is cleaned, judged by the rules, then by what the merge found about
 duplicates.
 
-In: the documents of a section of a piece as they were read. Out: those that stay, cleaned, in the same order;
-a tally of all. Where nothing is to be cleaned the documents pass untouched.
+In: the documents of a section of a portion as they were read. Out: those that stay, cleaned, in the same
+order; a tally of all. Where nothing is to be cleaned the documents pass untouched.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ class _Verdict(NamedTuple):
 
 
 class DocumentCleaning:
-    """Cleans the documents of pieces.
+    """Cleans the documents of portions.
 
     Args:
         store: where the scan and the merge have left their verdicts, if the configuration needs them.
@@ -39,7 +39,7 @@ class DocumentCleaning:
         self.merged: Merged | None = read_merged(store) if config.needs_scan else None
 
     def clean(
-        self, documents: Iterable[str], piece: int, section: str, tally: CleaningTally
+        self, documents: Iterable[str], portion: int, section: str, tally: CleaningTally
     ) -> Iterator[str]:
         """Yield the documents that stay; count all of them in the tally.
 
@@ -49,8 +49,8 @@ class DocumentCleaning:
         if not self.config.is_on:
             yield from documents
             return
-        drops = read_drops(self.store, self.merged, piece, section) if self.merged else None
-        verdicts = _Verdicts(self.config, drops, f"{piece}/{section}", tally)
+        drops = read_drops(self.store, self.merged, portion, section) if self.merged else None
+        verdicts = _Verdicts(self.config, drops, f"{portion}/{section}", tally)
         for document in documents:
             text_bytes = len(document.encode())
             tally.read(text_bytes)
@@ -116,6 +116,6 @@ class _Verdicts:
 def _changed(section: str) -> CorpusError:
     return CorpusError(
         "The documents are not those that were scanned for duplicates.",
-        where=f"piece {section}",
+        where=f"portion {section}",
         remedy="the corpus or a library has changed since: prepare into another folder",
     )

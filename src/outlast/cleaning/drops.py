@@ -1,8 +1,7 @@
-"""The verdict of the merge, piece by piece: which documents and lines are dropped because an earlier one is
-like them.
+"""The verdict of the merge: which documents and lines of a portion are dropped, being like earlier ones.
 
-In: what the merge decided. Out: ``cleaning/drops/<piece>-<section>.documents`` (a byte for each document that
-the scan saw: 0 keep, 1 exact, 2 near duplicate) and ``.lines`` (a bit for each line that it saw), and
+In: what the merge decided. Out: ``cleaning/drops/<portion>-<section>.documents`` (a byte for each document
+that the scan saw: 0 keep, 1 exact, 2 near duplicate) and ``.lines`` (a bit for each line that it saw), and
 ``cleaning/merged.json``, which is written last. Where that is, the scan is over (docs/formats/cleaning.md).
 """
 
@@ -23,7 +22,7 @@ _REMEDY = "delete the folder cleaning/ and done/, and prepare again"
 _KIND = Kind("outlast-duplicates", (1,), "record of the duplicates", _REMEDY, CorpusError)
 
 DocumentPlace = tuple[int, str, int]
-"""Piece, section, number among the documents that the scan saw."""
+"""Portion, section, number among the documents that the scan saw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class Merged:
     dropped_lines: int
     examples: dict[str, list[DuplicateExample]]
 
-    def quoted(self, piece: int, section: str) -> set[int]:
+    def quoted(self, portion: int, section: str) -> set[int]:
         """Return the documents of a section that an example names."""
         places = [
             place
@@ -53,7 +52,7 @@ class Merged:
             for example in examples
             for place in (example.dropped, example.like)
         ]
-        return {number for found, kind, number in places if (found, kind) == (piece, section)}
+        return {number for found, kind, number in places if (found, kind) == (portion, section)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,25 +66,25 @@ class Drops:
 
 
 def write_drops(
-    store: Store, piece: int, section: str, documents: NDArray[np.uint8], lines: NDArray[np.bool_]
+    store: Store, portion: int, section: str, documents: NDArray[np.uint8], lines: NDArray[np.bool_]
 ) -> None:
     """Write the verdict on a section; a section without documents has none."""
     if len(documents):
-        store.replace(_name(piece, section, "documents"), [documents.tobytes()])
+        store.replace(_name(portion, section, "documents"), [documents.tobytes()])
     if len(lines):
-        store.replace(_name(piece, section, "lines"), [np.packbits(lines, bitorder="little").tobytes()])
+        store.replace(_name(portion, section, "lines"), [np.packbits(lines, bitorder="little").tobytes()])
 
 
-def read_drops(store: Store, merged: Merged, piece: int, section: str) -> Drops:
+def read_drops(store: Store, merged: Merged, portion: int, section: str) -> Drops:
     """Read the verdict on a section."""
-    names = {info.name for info in store.list(_name(piece, section, ""))}
+    names = {info.name for info in store.list(_name(portion, section, ""))}
 
     def read(kind: str) -> NDArray[np.uint8]:
-        name = _name(piece, section, kind)
+        name = _name(portion, section, kind)
         return np.frombuffer(store.read(name) if name in names else b"", np.uint8)
 
     lines = np.unpackbits(read("lines"), bitorder="little").astype(np.bool_)
-    return Drops(documents=read("documents"), lines=lines, quoted=merged.quoted(piece, section))
+    return Drops(documents=read("documents"), lines=lines, quoted=merged.quoted(portion, section))
 
 
 def write_merged(store: Store, merged: Merged) -> None:
@@ -99,5 +98,5 @@ def read_merged(store: Store) -> Merged:
     return validate(Merged, parse(store.read(MERGED_NAME), _KIND, where=where), _KIND, where=where)
 
 
-def _name(piece: int, section: str, kind: str) -> str:
-    return f"cleaning/drops/{piece:05d}-{section}.{kind}"
+def _name(portion: int, section: str, kind: str) -> str:
+    return f"cleaning/drops/{portion:05d}-{section}.{kind}"

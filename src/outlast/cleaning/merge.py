@@ -1,11 +1,11 @@
 """The merge: of all documents that are alike the first one of the corpus stays, and the others are dropped.
 
-In: the scans of all pieces. Out: the verdict on every piece (``drops.py``). A function of the scans alone,
-with bounded memory: records are brought together on disk by their key, and of a document only two bits stay
-in memory, of a line one (docs/design/cleaning.md).
+In: the scans of all portions. Out: the verdict on every portion (``drops.py``). A function of the scans
+alone, with bounded memory: records are brought together on disk by their key, and of a document only two bits
+stay in memory, of a line one (docs/design/cleaning.md).
 
 The documents are numbered in the order in which they count: first the held-out ones that lie apart, then the
-others, each by piece. A document is dropped if an earlier one has the same text, or else, for near
+others, each by portion. A document is dropped if an earlier one has the same text, or else, for near
 duplicates, if an earlier one of different text shares a band and is similar enough as their signatures tell,
 whatever became of that one. So no two documents that were found to be alike both stay, in whatever splits.
 """
@@ -35,7 +35,7 @@ from outlast.cleaning.scan import (
     FOLDER,
     SECTIONS,
     Part,
-    PieceScan,
+    PortionScan,
     read_parts,
     read_scan,
     row_dtype,
@@ -51,9 +51,9 @@ _PAIRS = 2**14
 
 @dataclass(frozen=True, kw_only=True)
 class _Section:
-    """A section of a piece, and the numbers of its first document and its first line."""
+    """A section of a portion, and the numbers of its first document and its first line."""
 
-    scan: PieceScan
+    scan: PortionScan
     name: str
     first_document: int
     first_line: int
@@ -61,7 +61,7 @@ class _Section:
     num_lines: int
 
 
-def find_duplicates(store: Store, config: CleaningConfig, num_pieces: int) -> Merged:
+def find_duplicates(store: Store, config: CleaningConfig, num_portions: int) -> Merged:
     """Decide which documents and lines are dropped; write the verdicts and then the record that they are
     there.
 
@@ -69,7 +69,7 @@ def find_duplicates(store: Store, config: CleaningConfig, num_pieces: int) -> Me
         CorpusError: a scan that is damaged.
         StorageError: the temporary files or the verdicts cannot be written.
     """
-    merge = _Merge(store, config, num_pieces)
+    merge = _Merge(store, config, num_portions)
     if config.duplicates != "keep":
         merge.find_exact()
     if config.duplicates == "near" and merge.num_documents:
@@ -78,7 +78,7 @@ def find_duplicates(store: Store, config: CleaningConfig, num_pieces: int) -> Me
         merge.find_lines()
     for section in merge.sections:
         documents, lines = merge.verdict(section)
-        write_drops(store, section.scan.piece, section.name, documents, lines)
+        write_drops(store, section.scan.number, section.name, documents, lines)
     merged = merge.result()
     write_merged(store, merged)
     return merged
@@ -91,12 +91,12 @@ def delete_scans(store: Store) -> None:
 
 
 class _Merge:
-    def __init__(self, store: Store, config: CleaningConfig, num_pieces: int) -> None:
+    def __init__(self, store: Store, config: CleaningConfig, num_portions: int) -> None:
         self.store = store
         self.dtype = row_dtype(config)
         self.limit = config.near_duplicate_similarity
         self.spool_folder: Path | None = store.local_path("cleaning")
-        self.sections = _sections([read_scan(store, piece) for piece in range(num_pieces)])
+        self.sections = _sections([read_scan(store, portion) for portion in range(num_portions)])
         self.num_documents = sum(section.num_documents for section in self.sections)
         self.num_lines = sum(section.num_lines for section in self.sections)
         self.exact = BitSet(self.num_documents)
@@ -210,7 +210,7 @@ class _Merge:
             for section in reversed(self.sections)
             if section.first_document <= number and section.num_documents
         )
-        return section.scan.piece, section.name, number - section.first_document
+        return section.scan.number, section.name, number - section.first_document
 
 
 class _SignatureFile:
@@ -228,7 +228,7 @@ class _SignatureFile:
         return rows
 
 
-def _sections(scans: list[PieceScan]) -> list[_Section]:
+def _sections(scans: list[PortionScan]) -> list[_Section]:
     sections: list[_Section] = []
     document = line = 0
     for name in SECTIONS:

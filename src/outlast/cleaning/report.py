@@ -1,6 +1,6 @@
 """The report: what cleaning dropped and changed, with examples, for a person to judge the rules by.
 
-In: the tallies of all pieces and what the merge found. Out: ``cleaning.json`` beside the manifest
+In: the tallies of all portions and what the merge found. Out: ``cleaning.json`` beside the manifest
 (docs/formats/cleaning.md), its counts for the manifest, and lines of text. A function of the corpus and the
 configuration, whatever the processes and tasks.
 """
@@ -123,5 +123,5 @@ def _one_line(text: str) -> str:
 
 
 def _quote(total: CleaningTally, place: DocumentPlace) -> str:
-    piece, section, number = place
-    return total.quotes.get(f"{piece}/{section}/{number}", "")
+    portion, section, number = place
+    return total.quotes.get(f"{portion}/{section}/{number}", "")

@@ -1,26 +1,27 @@
-"""The scan: each piece of the corpus writes hashes and signatures of its documents, for the merge to compare.
+"""The scan: each portion writes hashes and signatures of its documents, for the merge to compare.
 
-In: the extents of a piece. Out: ``cleaning/scan/<piece>-<section>-<part>``, rows of fixed width for the
-documents that the rules keep, then ``cleaning/scan/<piece>.json``, which marks the piece as scanned. All are
-functions of the corpus and the configuration alone. Memory is bounded by the size of a part
+In: the extents of a portion. Out: ``cleaning/scan/<portion>-<section>-<part>``, rows of fixed width for the
+documents that the rules keep, then ``cleaning/scan/<portion>.json``, which marks the portion as scanned. All
+are functions of the corpus and the configuration alone. Memory is bounded by the size of a part
 (docs/formats/cleaning.md).
 """
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outlast.build.plan import NUMBER_KEY
 from outlast.build.processes import Count
 from outlast.cleaning.cleaner import Cleaner
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.signatures import NUM_PERMUTATIONS, Signatures, line_hashes, num_bands, text_hash
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.extent import PieceJob
+from outlast.corpus.extent import TextPortion
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 from outlast.storage import Store, open_store
@@ -28,7 +29,7 @@ from outlast.storage.checksummed_json import Kind, parse, validate
 
 FOLDER = "cleaning/scan/"
 SECTIONS = ("held_out", "corpus")
-"""The two kinds of documents of a piece, in the order in which they count as earlier or later."""
+"""The two kinds of documents of a portion, in the order in which they count as earlier or later."""
 
 _REMEDY = f"delete the folder {FOLDER} and prepare again"
 _KIND = Kind("outlast-scan", (1,), "record of the scan", _REMEDY, CorpusError)
@@ -39,10 +40,10 @@ _LINE = np.dtype("<u8")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PieceScan:
-    """What a scanned piece has written: for each part of each section its documents and its lines."""
+class PortionScan:
+    """What a scanned portion has written: for each part of each section its documents and its lines."""
 
-    piece: int
+    number: int
     parts: dict[str, list[tuple[int, int]]]
 
 
@@ -56,19 +57,19 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanJob:
-    """What all pieces of a scan have in common."""
+    """What all portions of a scan have in common."""
 
     corpus: CorpusConfig
     cleaning: CleaningConfig
     out: str
 
-    def open(self) -> "PieceScanner":
-        """Return what scans pieces."""
-        return PieceScanner(self)
+    def open(self) -> "PortionScanner":
+        """Return what scans portions."""
+        return PortionScanner(self)
 
 
-class PieceScanner:
-    """Scans pieces, one after another. Raises ConfigError where a library is missing."""
+class PortionScanner:
+    """Scans portions, one after another. Raises ConfigError where a library is missing."""
 
     def __init__(self, job: ScanJob) -> None:
         self.job = job
@@ -76,24 +77,23 @@ class PieceScanner:
         self.cleaner = Cleaner(job.cleaning)
         self.signatures = Signatures(job.cleaning) if job.cleaning.duplicates == "near" else None
 
-    def build(self, piece: PieceJob, count: Count) -> None:
-        """Write the parts and the record of a piece.
+    def build(self, portion: TextPortion, count: Count) -> None:
+        """Write the parts and the record of a portion.
 
         Raises:
             CorpusError: text that cannot be read.
             StorageError: a part that cannot be written.
         """
         parts: dict[str, list[tuple[int, int]]] = {}
-        for section, extents in zip(SECTIONS, (piece.held_out, piece.extents), strict=True):
-            writer = _PartWriter(self.store, piece.piece, section)
+        for section, extents in zip(SECTIONS, (portion.held_out, portion.extents), strict=True):
+            writer = _PartWriter(self.store, portion.number, section)
             documents = read_documents(self.job.corpus, extents, Tally())
             for batch in _batches(self._clean(documents, count)):
                 writer.add(*self._describe(batch))
             writer.flush()
             parts[section] = writer.parts
-        record = PieceScan(piece=piece.piece, parts=parts)
-        document = {**_KIND.head, **asdict(record)}
-        self.store.replace(_record_name(piece.piece), [(json.dumps(document) + "\n").encode()])
+        document = {**_KIND.head, NUMBER_KEY: portion.number, "parts": parts}
+        self.store.replace(_record_name(portion.number), [(json.dumps(document) + "\n").encode()])
 
     def _clean(self, documents: Iterable[str], count: Count) -> Iterator[str]:
         for document in documents:
@@ -120,9 +120,9 @@ class PieceScanner:
 class _PartWriter:
     """Writes the rows of a section, a part as soon as it is large enough."""
 
-    def __init__(self, store: Store, piece: int, section: str) -> None:
+    def __init__(self, store: Store, portion: int, section: str) -> None:
         self.store = store
-        self.piece = piece
+        self.number = portion
         self.section = section
         self.parts: list[tuple[int, int]] = []
         self._rows: list[NDArray[Any]] = []
@@ -140,7 +140,7 @@ class _PartWriter:
         if not self._rows:
             return
         rows, lines = np.concatenate(self._rows), b"".join(self._lines)
-        self.store.replace(_part_name(self.piece, self.section, len(self.parts)), [rows.tobytes(), lines])
+        self.store.replace(_part_name(self.number, self.section, len(self.parts)), [rows.tobytes(), lines])
         self.parts.append((len(rows), len(lines) // 16))
         self._rows, self._lines, self._size_bytes = [], [], 0
 
@@ -158,23 +158,24 @@ def row_dtype(config: CleaningConfig) -> np.dtype[Any]:
     return np.dtype(fields)
 
 
-def scanned_pieces(store: Store) -> set[int]:
-    """Return the numbers of the pieces that are marked as scanned."""
+def scanned_portions(store: Store) -> set[int]:
+    """Return the numbers of the portions that are marked as scanned."""
     names = [info.name.removeprefix(FOLDER) for info in store.list(FOLDER)]
     return {int(name.removesuffix(".json")) for name in names if name.endswith(".json")}
 
 
-def read_scan(store: Store, piece: int) -> PieceScan:
-    """Read the record of a scanned piece. Raises CorpusError where it is damaged."""
-    name = _record_name(piece)
+def read_scan(store: Store, portion: int) -> PortionScan:
+    """Read the record of a scanned portion. Raises CorpusError where it is damaged."""
+    name = _record_name(portion)
     where = f"{store.url}/{name}"
-    return validate(PieceScan, parse(store.read(name), _KIND, where=where), _KIND, where=where)
+    fields = parse(store.read(name), _KIND, where=where)
+    return validate(PortionScan, {**fields, "number": fields.get(NUMBER_KEY)}, _KIND, where=where)
 
 
-def read_parts(store: Store, scan: PieceScan, section: str, dtype: np.dtype[Any]) -> Iterator[Part]:
+def read_parts(store: Store, scan: PortionScan, section: str, dtype: np.dtype[Any]) -> Iterator[Part]:
     """Yield the parts of a section. Raises CorpusError where one has another size than its record says."""
     for number, (num_documents, num_lines) in enumerate(scan.parts[section]):
-        name = _part_name(scan.piece, section, number)
+        name = _part_name(scan.number, section, number)
         content = store.read(name)
         split = num_documents * dtype.itemsize
         if len(content) != split + 16 * num_lines:
@@ -197,9 +198,9 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _record_name(piece: int) -> str:
-    return f"{FOLDER}{piece:05d}.json"
+def _record_name(portion: int) -> str:
+    return f"{FOLDER}{portion:05d}.json"
 
 
-def _part_name(piece: int, section: str, part: int) -> str:
-    return f"{FOLDER}{piece:05d}-{section}-{part:05d}"
+def _part_name(portion: int, section: str, part: int) -> str:
+    return f"{FOLDER}{portion:05d}-{section}-{part:05d}"

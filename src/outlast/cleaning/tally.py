@@ -1,8 +1,8 @@
-"""What cleaning did to the documents of a piece: counts, and a few examples of what was dropped.
+"""What cleaning did to the documents of a portion: counts, and a few examples of what was dropped.
 
-In: each document's fate, as it is decided. Out: a plain ``CleaningTally`` that goes into the piece's record.
-Every document that was read is either kept or counted under exactly one reason. Which examples are kept
-depends on their text alone, so tallies add up to the same whatever the pieces are.
+In: each document's fate, as it is decided. Out: a plain ``CleaningTally`` that goes into the portion's
+record. Every document that was read is either kept or counted under exactly one reason. Which examples are
+kept depends on their text alone, so tallies add up to the same whatever the portions are.
 """
 
 import hashlib

@@ -26,7 +26,7 @@ from outlast.errors import CorpusError, ShardError, printable
 from outlast.storage.spool import spool_failed
 
 _MOST_UNITS = 2**14
-"""Places at which a tar may be cut: they are sent to the processes with every piece."""
+"""Places at which a tar may be cut: they are sent to the processes with every portion."""
 _IN_MEMORY_BYTES = 2**24
 _READ_BYTES = 2**16
 _COUNTED_AS = {"a folder": "folders", "a symbolic link": "links", "a hard link": "links"}

@@ -1,4 +1,4 @@
-"""What a file of the corpus is, a stretch of it, and the stretches that make a piece.
+"""What a file of the corpus is, a stretch of it, and the stretches that make a portion.
 
 In and out: plain values, sent to the processes that read them.
 """
@@ -72,16 +72,16 @@ class Extent:
         return self.file.size_bytes * (self.end - self.start) // max(self.file.num_units, 1)
 
 
-Piece = tuple[Extent, ...]
+Extents = tuple[Extent, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PieceJob:
-    """One piece: its extents of the corpus, and of the held-out corpus where that lies apart."""
+class TextPortion:
+    """One portion: its extents of the corpus, and of the held-out corpus where that lies apart."""
 
-    piece: int
-    extents: Piece
-    held_out: Piece
+    number: int
+    extents: Extents
+    held_out: Extents
 
     @property
     def size_bytes(self) -> int:

@@ -1,8 +1,8 @@
-"""The plan: which stretch of which file belongs to which piece of the corpus.
+"""The plan: which stretch of which file belongs to which portion of the corpus.
 
-In: a ``CorpusConfig``. Out: the list of its files, each with its format, and the list cut into pieces of
-about equal size. Both are pure functions of the corpus. A document belongs to the piece in which its first
-byte lies, so the pieces together hold every document once, however many pieces there are
+In: a ``CorpusConfig``. Out: the list of its files, each with its format, and the list cut into portions of
+about equal size. Both are pure functions of the corpus. A document belongs to the portion in which its first
+byte lies, so the portions together hold every document once, however many portions there are
 (docs/design/building_shards.md).
 """
 
@@ -18,7 +18,7 @@ from outlast.corpus.archive import describe_tar
 from outlast.corpus.compressed import is_compressed, open_binary, plain_name
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import canonical, detect, is_byte_aligned
-from outlast.corpus.extent import CorpusFile, Extent, Piece
+from outlast.corpus.extent import CorpusFile, Extent, Extents
 from outlast.corpus.files import FoundFile, find_files
 from outlast.corpus.formats import check_formats, documents_of, format_of, warn_of_json
 from outlast.corpus.recognize import HEAD_BYTES, is_saved_dataset, refuse_binary
@@ -64,42 +64,42 @@ def list_corpus(config: CorpusConfig, *, held_out: bool = False) -> tuple[Corpus
     return tuple(files)
 
 
-def plan_pieces(files: Sequence[CorpusFile], num_pieces: int) -> tuple[Piece, ...]:
-    """Cut a corpus into pieces by bytes. A unit belongs to the piece in which its first byte lies.
+def plan_portions(files: Sequence[CorpusFile], num_portions: int) -> tuple[Extents, ...]:
+    """Cut a corpus into portions by bytes. A unit belongs to the portion in which its first byte lies.
 
-    Pieces may be empty where a unit is larger than a piece.
+    Portions may be empty where a unit is larger than a portion.
     """
     sizes = [sum(file.unit_bytes) if file.unit_bytes else file.num_units for file in files]
     total = sum(sizes)
-    bounds = [total * number // num_pieces for number in range(num_pieces + 1)]
-    pieces: list[list[Extent]] = [[] for _ in range(num_pieces)]
+    bounds = [total * number // num_portions for number in range(num_portions + 1)]
+    portions: list[list[Extent]] = [[] for _ in range(num_portions)]
     base = 0
     for file, size in zip(files, sizes, strict=True):
-        for piece, start, end in _cut(file, base, size, bounds):
-            pieces[piece].append(Extent(file=file, start=start, end=end))
+        for portion, start, end in _cut(file, base, size, bounds):
+            portions[portion].append(Extent(file=file, start=start, end=end))
         base += size
-    return tuple(tuple(piece) for piece in pieces)
+    return tuple(tuple(portion) for portion in portions)
 
 
 def _cut(file: CorpusFile, base: int, size: int, bounds: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield (piece, start, end) for a file that begins at ``base`` of all the files laid end to end."""
+    """Yield (portion, start, end) for a file that begins at ``base`` of all the files laid end to end."""
     if not size:
         return
     if not file.unit_bytes:
         first = bisect.bisect_right(bounds, base) - 1
         last = bisect.bisect_left(bounds, base + size)
-        for piece in range(first, last):
-            start, end = max(bounds[piece] - base, 0), min(bounds[piece + 1] - base, size)
+        for portion in range(first, last):
+            start, end = max(bounds[portion] - base, 0), min(bounds[portion + 1] - base, size)
             if start < end:
-                yield piece, start, end
+                yield portion, start, end
         return
     owners: list[int] = []
     for unit in file.unit_bytes:
         owners.append(bisect.bisect_right(bounds, base) - 1)
         base += unit
-    for piece in sorted(set(owners)):
-        start = bisect.bisect_left(owners, piece)
-        yield piece, start, bisect.bisect_right(owners, piece)
+    for portion in sorted(set(owners)):
+        start = bisect.bisect_left(owners, portion)
+        yield portion, start, bisect.bisect_right(owners, portion)
 
 
 def _refuse_datasets(paths: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The documents of a piece of the corpus, and the split each belongs to.
+"""The documents of a portion of the corpus, and the split each belongs to.
 
 In: a ``CorpusConfig`` and ``Extent``s. Out: text, each document once, in a fixed order; "\\r\\n" has become
 "\\n", marks are read where there are some, nothing else is changed. Empty documents are left out and counted.

@@ -11,7 +11,7 @@ from typing import Literal
 
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_splits
 from outlast.corpus.sentences import sentence_splitter, split_lines
 from outlast.errors import CorpusError
@@ -68,8 +68,8 @@ class _Source:
     def __init__(self, config: CorpusConfig) -> None:
         has_held_out = config.validation_path is not None
         self._config = config
-        self._extents = plan_pieces(list_corpus(config), 1)[0]
-        self._held_out = plan_pieces(list_corpus(config, held_out=True), 1)[0] if has_held_out else ()
+        self._extents = plan_portions(list_corpus(config), 1)[0]
+        self._held_out = plan_portions(list_corpus(config, held_out=True), 1)[0] if has_held_out else ()
 
     def documents(self) -> Iterator[tuple[str, str]]:
         return read_splits(self._config, self._extents, self._held_out, Tally())

@@ -42,10 +42,10 @@ _SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TarPiece:
+class TarPortion:
     """One tar."""
 
-    piece: int
+    number: int
     split: str
     url: str
     size_bytes: int
@@ -95,23 +95,23 @@ def import_tars(
         StorageError: the data set cannot be written.
     """
     store = open_store(out)
-    pieces = _plan(tars, None if copy else store.url)
-    staying = {split_url(piece.url)[1]: piece.url for piece in pieces if piece.stays}
+    portions = _plan(tars, None if copy else store.url)
+    staying = {split_url(portion.url)[1]: portion.url for portion in portions if portion.stays}
     store = open_elsewhere(store, staying)  # what nobody may read later is refused now
     identity = {
         "rules": asdict(rules),
         "tars": [
-            [piece.split, piece.url if piece.stays else split_url(piece.url)[1], piece.size_bytes]
-            for piece in pieces
+            [portion.split, portion.url if portion.stays else split_url(portion.url)[1], portion.size_bytes]
+            for portion in portions
         ],
     }
     build = Build(store, out, MANIFEST_NAME, identity, ImageRecord)
     if build.is_complete(named_files, verify=verify):
         return build.url
-    log.info("%d tars, %sB", len(pieces), format_count(sum(piece.size_bytes for piece in pieces)))
+    log.info("%d tars, %sB", len(portions), format_count(sum(portion.size_bytes for portion in portions)))
     if staying:
         log.info("%d stay where they are, and the manifest names them there (or --copy)", len(staying))
-    records = build.run("import", TarJob(rules=rules, out=out), pieces, num_processes, counted=COUNTED)
+    records = build.run("import", TarJob(rules=rules, out=out), portions, num_processes, counted=COUNTED)
     refuse_stray_labels(store, records, None)
     _tell_what_was_left_out(records)
     provenance = {"tars": identity, "versions": build.versions}
@@ -130,13 +130,13 @@ def _tell_what_was_left_out(records: Sequence[ImageRecord]) -> None:
         log.warning("and more; the first %d of each tar stand in done/*.json", _MOST_NAMED)
 
 
-def _plan(tars: Mapping[str, Sequence[str]], out: str | None) -> list[TarPiece]:
+def _plan(tars: Mapping[str, Sequence[str]], out: str | None) -> list[TarPortion]:
     """Find the tars. Those of other stores than ``out`` are not copied; where it is None, all are."""
     urls = [(split, url) for split in _SPLITS for text in tars.get(split, ()) for url in _expand(text)]
     if not urls:
         raise ConfigError("No tar is named.", expected="outlast shards import TAR... --out DIR")
     taken: dict[str, str] = {}
-    pieces: list[TarPiece] = []
+    portions: list[TarPortion] = []
     for number, (split, url) in enumerate(urls):
         folder, name = split_url(url)
         _check_name(name, url)
@@ -156,8 +156,8 @@ def _plan(tars: Mapping[str, Sequence[str]], out: str | None) -> list[TarPiece]:
         except ObjectNotFound:
             raise ShardError("There is no such tar.", where=url, remedy="check the path") from None
         stays = out is not None and source.url != out and is_url(url)
-        pieces.append(TarPiece(piece=number, split=split, url=url, size_bytes=size_bytes, stays=stays))
-    return pieces
+        portions.append(TarPortion(number=number, split=split, url=url, size_bytes=size_bytes, stays=stays))
+    return portions
 
 
 def _expand(text: str) -> Iterator[str]:
@@ -218,19 +218,19 @@ class TarImporter:
         self.job = job
         self.store = open_store(job.out)
 
-    def build(self, piece: TarPiece, count: Count) -> ImageRecord:
+    def build(self, portion: TarPortion, count: Count) -> ImageRecord:
         """Copy a tar that is not to stay elsewhere; write its index and its record.
 
         Raises:
             ShardError: a tar that cannot be read, with the byte at which it cannot.
             StorageError: what is to be written cannot be.
         """
-        folder, name = split_url(piece.url)
+        folder, name = split_url(portion.url)
         source = open_store(folder)
         tally = Tally()
         spool_folder = self.store.local_path(".")
-        with opened_tar(source, name, piece.size_bytes, url=piece.url, spool_folder=spool_folder) as file:
-            where = piece.url
+        with opened_tar(source, name, portion.size_bytes, url=portion.url, spool_folder=spool_folder) as file:
+            where = portion.url
             members = plain_members(file, self.job.rules, tally, where=where)
             examples = list(read_examples(file, members, self.job.rules, tally, where=where))
             content = Spooled(b"", [file])
@@ -238,23 +238,23 @@ class TarImporter:
             for chunk in content:
                 digest.update(chunk)
             sha256 = digest.hexdigest()
-            count(len(examples), piece.size_bytes, 0)
+            count(len(examples), portion.size_bytes, 0)
             shard = None
             if examples:
-                if not piece.stays and source.url != self.store.url:
+                if not portion.stays and source.url != self.store.url:
                     self.store.replace(name, content)
                 shard = ImageShardEntry(
                     name=name,
-                    size_bytes=piece.size_bytes,
+                    size_bytes=portion.size_bytes,
                     sha256=sha256,
                     num_examples=len(examples),
-                    url=piece.url if piece.stays else None,
+                    url=portion.url if portion.stays else None,
                     index=write_index(self.store, index_name(name), examples, tar_sha256=sha256),
                 )
         largest = max(examples, key=lambda example: example.label, default=None)
         record = ImageRecord(
-            piece=piece.piece,
-            split=piece.split,
+            number=portion.number,
+            split=portion.split,
             shard=shard,
             most_label=largest.label if largest else -1,
             most_label_place=f"{name}, byte {largest.offset}, {largest.key!r:.200}" if largest else "",

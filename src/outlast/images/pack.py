@@ -109,11 +109,11 @@ class ImagePacker:
         self.job = job
         self.store = open_store(job.out)
 
-    def build(self, piece: Share, count: Count) -> ImageRecord:
+    def build(self, portion: Share, count: Count) -> ImageRecord:
         """Write a shard, its index and its record. Raises CorpusError, StorageError."""
         num_bad, most_label, most_label_place = 0, -1, ""
-        with ImageShardWriter(piece.first_number, spool_folder=self.store.local_path(".")) as writer:
-            for image, suffix, label, place in _images(piece):
+        with ImageShardWriter(portion.first_number, spool_folder=self.store.local_path(".")) as writer:
+            for image, suffix, label, place in _images(portion):
                 problem = _find_problem(image, suffix, label)
                 if problem and self.job.on_bad == "stop":
                     raise CorpusError(
@@ -130,11 +130,11 @@ class ImagePacker:
                 writer.add(image, suffix, label)
                 count(1, len(image), 0)
             examples = writer.examples
-            name = f"{piece.split}-{piece.shard:06d}.tar"
+            name = f"{portion.split}-{portion.shard:06d}.tar"
             shard = writer.write(self.store, name) if examples else None
         record = ImageRecord(
-            piece=piece.piece,
-            split=piece.split,
+            number=portion.number,
+            split=portion.split,
             shard=shard,
             most_label=most_label,
             most_label_place=most_label_place,

@@ -1,6 +1,6 @@
-"""What became of a piece of a build of images, and how the pieces become a manifest.
+"""What became of a portion of a build of images, and how the portions become a manifest.
 
-In: the record of each finished piece. Out: the manifest, a function of the sources and the configuration
+In: the record of each finished portion. Out: the manifest, a function of the sources and the configuration
 alone (docs/design/building_shards.md).
 """
 
@@ -25,10 +25,10 @@ COUNTED = ("images", "B", "")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRecord:
-    """What became of a piece.
+    """What became of a portion.
 
     Attributes:
-        piece: its number.
+        number: of the portion.
         split: that it belongs to.
         shard: its tar; None where nothing of it became an example.
         most_label: the largest label, -1 without examples.
@@ -39,7 +39,7 @@ class ImageRecord:
         skipped_names: of the first of those members, for a person.
     """
 
-    piece: int
+    number: int
     split: str
     shard: ImageShardEntry | None
     most_label: int
@@ -52,16 +52,16 @@ class ImageRecord:
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        """The files that the piece consists of."""
+        """The files that the portion consists of."""
         return () if self.shard is None else (self.shard, self.shard.index)
 
 
 def refuse_stray_labels(
     store: Store, records: Sequence[ImageRecord], classes: tuple[str, ...] | None
 ) -> None:
-    """Check the labels of all pieces before they become a manifest.
+    """Check the labels of all portions before they become a manifest.
 
-    A piece with a label that can only be a mistake counts as not built any more: when its source has been
+    A portion with a label that can only be a mistake counts as not built any more: when its source has been
     repaired, the same line builds it again and goes on.
 
     Raises:
@@ -73,7 +73,7 @@ def refuse_stray_labels(
     found = [(record, explain_stray_label(record.most_label, num_examples)) for record in records]
     stray = [(record, problem) for record, problem in found if problem]
     for record, _ in stray:
-        withdraw_record(store, record.piece)
+        withdraw_record(store, record.number)
     if stray:
         record, problem = stray[0]
         raise ShardError(
@@ -87,7 +87,7 @@ def refuse_stray_labels(
 def make_image_manifest(
     records: Sequence[ImageRecord], classes: tuple[str, ...] | None, provenance: Mapping[str, Any]
 ) -> ImageManifest:
-    """Put the records of all pieces together, in the order of the pieces.
+    """Put the records of all portions together, in the order of the portions.
 
     Raises:
         ShardError: no example at all; a label without a name where the classes have names.

@@ -32,10 +32,10 @@ from outlast.storage.spool import Spooled
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepackPiece:
+class RepackPortion:
     """One tar."""
 
-    piece: int
+    number: int
     split: str
     source: str
     entry: ImageShardEntry
@@ -97,12 +97,12 @@ def repack_images(
     if build.is_complete(named_files, verify=verify):
         return build.url
     entries = [(split, entry) for split, entries in source.splits.items() for entry in entries]
-    pieces = [
-        RepackPiece(piece=number, split=split, source=source_store.url, entry=entry)
+    portions = [
+        RepackPortion(number=number, split=split, source=source_store.url, entry=entry)
         for number, (split, entry) in enumerate(entries)
     ]
-    log.info("%d tars, %sB", len(pieces), format_count(sum(entry.size_bytes for _, entry in entries)))
-    records = build.run("repack", RepackJob(pixels=pixels, out=out), pieces, num_processes, counted=COUNTED)
+    log.info("%d tars, %sB", len(portions), format_count(sum(entry.size_bytes for _, entry in entries)))
+    records = build.run("repack", RepackJob(pixels=pixels, out=out), portions, num_processes, counted=COUNTED)
     unchanged = _count_unchanged(records)
     if any(unchanged.values()):
         log.warning("%d images could not be stored so and stay as they were", sum(unchanged.values()))
@@ -127,7 +127,7 @@ class Repacker:
         self.job = job
         self.store = open_store(job.out)
 
-    def build(self, piece: RepackPiece, count: Count) -> RepackRecord:
+    def build(self, portion: RepackPortion, count: Count) -> RepackRecord:
         """Write a tar, its index and its record.
 
         Raises:
@@ -135,8 +135,8 @@ class Repacker:
             StorageError: what is to be written cannot be.
         """
         pixels = self.job.pixels
-        entry = piece.entry
-        source = open_elsewhere(open_store(piece.source), {entry.name: entry.url} if entry.url else {})
+        entry = portion.entry
+        source = open_elsewhere(open_store(portion.source), {entry.name: entry.url} if entry.url else {})
         where = source.url_of(entry.name)
         index = _read_source_index(source, entry)
         unchanged = image_bytes = 0
@@ -161,8 +161,8 @@ class Repacker:
                 count(1, size_bytes, 0)
             shard = writer.write(self.store, entry.name)
         record = RepackRecord(
-            piece=piece.piece,
-            split=piece.split,
+            number=portion.number,
+            split=portion.split,
             shard=shard,
             most_label=int(index.label.max()),
             image_bytes=image_bytes,

@@ -43,7 +43,7 @@ class ImageFile(NamedTuple):
 class Share:
     """What becomes one shard: files, or the rows ``first_row .. stop_row`` of a table."""
 
-    piece: int
+    number: int
     split: str
     shard: int
     """Its number within the split."""
@@ -221,14 +221,18 @@ def _labelled(
 
 
 def _divide(
-    split: str, images: Iterable[ImageFile], first_piece: int, most_images: int, most_bytes: int
+    split: str, images: Iterable[ImageFile], first_portion: int, most_images: int, most_bytes: int
 ) -> Iterator[Share]:
     share: list[ImageFile] = []
     size_bytes = num_before = shard = 0
 
     def make() -> Share:
         return Share(
-            piece=first_piece + shard, split=split, shard=shard, first_number=num_before, files=tuple(share)
+            number=first_portion + shard,
+            split=split,
+            shard=shard,
+            first_number=num_before,
+            files=tuple(share),
         )
 
     for image in images:
@@ -245,7 +249,7 @@ def _divide(
 
 
 def _divide_rows(
-    split: str, files: Sequence[TableFile], first_piece: int, most_images: int, most_bytes: int
+    split: str, files: Sequence[TableFile], first_portion: int, most_images: int, most_bytes: int
 ) -> Iterator[Share]:
     """Yield runs of rows, none over two files. How long an image is shows only when it is read, so the bytes
     of a shard are reckoned by the mean of its file.
@@ -257,7 +261,7 @@ def _divide_rows(
         for first in range(0, file.num_rows, length):
             stop = min(first + length, file.num_rows)
             yield Share(
-                piece=first_piece + shard,
+                number=first_portion + shard,
                 split=split,
                 shard=shard,
                 first_number=num_before,

@@ -18,7 +18,7 @@ from outlast.corpus.encoding import Tally
 from outlast.corpus.extent import CorpusFile
 from outlast.corpus.files import FoundFile, find_files
 from outlast.corpus.formats import describe_corpus
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.corpus.read import read_encoded, split_chooser
 from outlast.corpus.source import file_size
 from outlast.errors import ConfigError, CorpusError
@@ -172,12 +172,12 @@ def _documents(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield all documents of a small corpus, else some of each of many places."""
     if _text_bytes(files) <= _WHOLE_BYTES:
-        for piece in plan_pieces(files, 1):
-            yield from read_encoded(config, piece, tally)
+        for portion in plan_portions(files, 1):
+            yield from read_encoded(config, portion, tally)
         return
-    for piece in plan_pieces(files, _PLACES):
+    for portion in plan_portions(files, _PLACES):
         num_bytes = 0
-        for text, content in read_encoded(config, piece, tally):
+        for text, content in read_encoded(config, portion, tally):
             yield text, content
             num_bytes += len(content)
             if num_bytes >= _PLACE_BYTES:

@@ -25,13 +25,13 @@ from outlast.interchange.export_config import (
     masking_of,
 )
 from outlast.interchange.feature_sets import Batch, Shape, has_masks, to_messages
-from outlast.interchange.pieces import COUNTED, make_record
+from outlast.interchange.portions import COUNTED, make_record
 from outlast.interchange.static_masks import StaticMasks
 from outlast.interchange.tfrecord import SUFFIXES, frame, make_compressor
 from outlast.logs import log
 from outlast.shards.document import MANIFEST_NAME, parse_document, read_manifest_bytes
 from outlast.shards.manifest import FileEntry, Manifest, ShardEntry, read_manifest
-from outlast.shards.record import PieceRecord
+from outlast.shards.record import PortionRecord
 from outlast.storage import open_store
 from outlast.storage.checksummed_json import Kind, encode
 from outlast.storage.spool import Spool
@@ -65,10 +65,10 @@ class ExportJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportPiece:
+class ExportPortion:
     """One file: its number, and which records it holds."""
 
-    piece: int
+    number: int
     first: int
     stop: int
 
@@ -97,19 +97,19 @@ def export_tfrecord(
     stream = job.open().stream
     store = open_store(out)
     identity = _identity(job, stream)
-    build = Build(store, out, MANIFEST_NAME, identity, PieceRecord)
+    build = Build(store, out, MANIFEST_NAME, identity, PortionRecord)
     if build.is_complete(_read_files, verify=verify):
         return build.url
     total, step = stream.num_examples, config.records_per_shard
-    pieces = [
-        ExportPiece(piece=number, first=first, stop=min(first + step, total))
+    portions = [
+        ExportPortion(number=number, first=first, stop=min(first + step, total))
         for number, first in enumerate(range(0, total, step))
     ]
     log.info(
         "%d records of %d tokens (%s) into %d files",
-        *(total, job.shape.sequence_length, _describe_packing(job, stream.manifest), len(pieces)),
+        *(total, job.shape.sequence_length, _describe_packing(job, stream.manifest), len(portions)),
     )
-    records = build.run("export", job, pieces, num_processes, counted=COUNTED)
+    records = build.run("export", job, portions, num_processes, counted=COUNTED)
     document = {
         "features": config.features,
         "sequence_length": job.shape.sequence_length,
@@ -155,15 +155,15 @@ class ShardExporter:
         sizes = np.asarray(self.stream.order.shard_examples, np.int64)
         self._begins = np.cumsum(sizes) - sizes
 
-    def build(self, piece: ExportPiece, count: Count) -> PieceRecord:
+    def build(self, portion: ExportPortion, count: Count) -> PortionRecord:
         """Write a file and its record. Raises ShardError, StorageError."""
         compression = self.job.config.compression
-        name = f"dataset-{piece.piece:05d}-{piece.stop - piece.first}.tfrecord{SUFFIXES[compression]}"
+        name = f"dataset-{portion.number:05d}-{portion.stop - portion.first}.tfrecord{SUFFIXES[compression]}"
         compressor = make_compressor(compression)
         num_tokens = 0
         spool = Spool(1, self.store.local_path("."))
         try:
-            for batch in self._batches(piece):
+            for batch in self._batches(portion):
                 messages = to_messages(batch, self.job.shape)
                 content = b"".join([frame(message) for message in messages])
                 spool.write(content if compressor is None else compressor.compress(content))
@@ -181,25 +181,25 @@ class ShardExporter:
             sha256=sha256,
             num_tokens=num_tokens,
             num_documents=0,
-            num_examples=piece.stop - piece.first,
+            num_examples=portion.stop - portion.first,
         )
         fingerprint = self.stream.manifest.tokenizer.fingerprint
-        record = make_record(piece.piece, fingerprint, {self.job.config.split: entry})
+        record = make_record(portion.number, fingerprint, {self.job.config.split: entry})
         write_record(self.store, record)
         return record
 
-    def _batches(self, piece: ExportPiece) -> Iterator[Batch]:
-        for indices in self._indices(piece):
+    def _batches(self, portion: ExportPortion) -> Iterator[Batch]:
+        for indices in self._indices(portion):
             batch = self.stream.examples(indices)
             yield batch if self.job.masks is None else self.job.masks.apply(batch, indices)
 
-    def _indices(self, piece: ExportPiece) -> Iterator[NDArray[np.int64]]:
+    def _indices(self, portion: ExportPortion) -> Iterator[NDArray[np.int64]]:
         """Yield the numbers of the examples of a file, a batch at a time."""
         size = self.job.stream.global_batch_size
-        position = piece.first
-        while position < piece.stop:
+        position = portion.first
+        while position < portion.stop:
             step, row = divmod(position, size)
-            stop = min(piece.stop, (step + 1) * size)
+            stop = min(portion.stop, (step + 1) * size)
             if self.job.config.shuffle:
                 shards, records = self.stream.order.rows(step, row, row + stop - position)
                 yield self._begins[shards] + records

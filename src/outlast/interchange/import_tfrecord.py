@@ -16,7 +16,7 @@ from outlast.build.plan import write_record
 from outlast.build.processes import Count
 from outlast.errors import ConfigError, ShardError
 from outlast.interchange.feature_sets import FEATURE_SETS, Batch, FeatureSet, Shape, recognise, to_batch
-from outlast.interchange.pieces import COUNTED, make_record
+from outlast.interchange.portions import COUNTED, make_record
 from outlast.interchange.record_files import batches, check_count, file_size, listed, place
 from outlast.interchange.restore import restore_documents
 from outlast.interchange.tf_example import decode_example
@@ -32,7 +32,7 @@ from outlast.shards.manifest import (
     read_manifest,
     write_manifest,
 )
-from outlast.shards.record import PieceRecord, make_manifest, shard_name
+from outlast.shards.record import PortionRecord, make_manifest, shard_name
 from outlast.shards.token_format import token_dtype
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import Store, open_store, split_url
@@ -77,10 +77,10 @@ class ImportJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportPiece:
+class ImportPortion:
     """One file."""
 
-    piece: int
+    number: int
     split: str
     url: str
 
@@ -124,8 +124,10 @@ def import_tfrecord(
         for url in listed(urls)
     ]
     sizes = [file_size(url) for _, url in splits]
-    pieces = [ImportPiece(piece=number, split=split, url=url) for number, (split, url) in enumerate(splits)]
-    shape = _first_shape(pieces, config)
+    portions = [
+        ImportPortion(number=number, split=split, url=url) for number, (split, url) in enumerate(splits)
+    ]
+    shape = _first_shape(portions, config)
     store = open_store(out)
     identity = {
         "target": config.target,
@@ -133,24 +135,24 @@ def import_tfrecord(
         "tokenizer": trained.fingerprint,
         "files": [[split, split_url(url)[1], size] for (split, url), size in zip(splits, sizes, strict=True)],
     }
-    build = Build(store, out, MANIFEST_NAME, identity, PieceRecord)
+    build = Build(store, out, MANIFEST_NAME, identity, PortionRecord)
     has_tokenizer = holds_tokenizer(store, TOKENIZER_FOLDER, trained.fingerprint)
     if build.is_complete(lambda url: read_manifest(url)[0].files, verify=verify, has_more=has_tokenizer):
         return build.url
     write_tokenizer(store, TOKENIZER_FOLDER, trained, tokenizer_files)
     log.info(
         "%d files, %sB: %s, %d tokens, %d predictions",
-        *(len(pieces), format_count(sum(sizes)), *shape),
+        *(len(portions), format_count(sum(sizes)), *shape),
     )
-    job = ImportJob(config=config, shape=shape, tokenizer=trained, num_shards=len(pieces), out=out)
+    job = ImportJob(config=config, shape=shape, tokenizer=trained, num_shards=len(portions), out=out)
     folders = (f"{TOKENIZER_FOLDER}/",)
-    records = build.run("import", job, pieces, num_processes, counted=COUNTED, more_folders=folders)
+    records = build.run("import", job, portions, num_processes, counted=COUNTED, more_folders=folders)
     _write_manifest(store, job, records, {"tfrecord": identity, "versions": build.versions})
     return build.url
 
 
 def _write_manifest(
-    store: Store, job: ImportJob, records: list[PieceRecord], provenance: Mapping[str, Any]
+    store: Store, job: ImportJob, records: list[PortionRecord], provenance: Mapping[str, Any]
 ) -> None:
     tokenizer = job.tokenizer
     entry = TokenizerEntry(
@@ -187,7 +189,7 @@ class FileImporter:
         self.job = job
         self.store = open_store(job.out)
 
-    def build(self, piece: ImportPiece, count: Count) -> PieceRecord:
+    def build(self, portion: ImportPortion, count: Count) -> PortionRecord:
         """Write a file's shard and its record. Raises ShardError, StorageError."""
         job = self.job
         pad = job.tokenizer.special_ids["pad"]
@@ -195,8 +197,8 @@ class FileImporter:
         num_records = 0
         with ExitStack() as stack:
             writer = stack.enter_context(_open_writer(job, self.store))
-            for records in batches(piece.url, job.config.compression):
-                places = [place(piece.url, record) for record in records]
+            for records in batches(portion.url, job.config.compression):
+                places = [place(portion.url, record) for record in records]
                 features = [
                     decode_example(record.payload, where)
                     for record, where in zip(records, places, strict=True)
@@ -214,10 +216,10 @@ class FileImporter:
                 num_records += len(records)
                 num_bytes = sum(len(record.payload) for record in records)
                 count(len(records), num_bytes, int(batch["attention_mask"].sum()))
-            check_count(piece.url, num_records)
-            entry = writer.write(shard_name(piece.split, piece.piece, job.num_shards))
-        shards = {} if entry is None else {piece.split: entry}
-        record = make_record(piece.piece, job.tokenizer.fingerprint, shards)
+            check_count(portion.url, num_records)
+            entry = writer.write(shard_name(portion.split, portion.number, job.num_shards))
+        shards = {} if entry is None else {portion.split: entry}
+        record = make_record(portion.number, job.tokenizer.fingerprint, shards)
         write_record(self.store, record)
         return record
 
@@ -280,11 +282,11 @@ class _Tokens:
         return self.writer.write(self.store, name) if self.writer.num_documents else None
 
 
-def _first_shape(pieces: Sequence[ImportPiece], config: ImportConfig) -> Shape:
+def _first_shape(portions: Sequence[ImportPortion], config: ImportConfig) -> Shape:
     """Return the shape of the first record of all, checked against what was asked for."""
-    for piece in pieces:
-        for records in batches(piece.url, config.compression):
-            where = place(piece.url, records[0])
+    for portion in portions:
+        for records in batches(portion.url, config.compression):
+            where = place(portion.url, records[0])
             shape = recognise(decode_example(records[0].payload, where), config.features, where)
             _check_asked("--sequence-length", config.sequence_length, shape.sequence_length, "tokens", where)
             _check_asked(
@@ -299,7 +301,7 @@ def _first_shape(pieces: Sequence[ImportPiece], config: ImportConfig) -> Shape:
             return shape
     raise ShardError(
         "The files hold no record.",
-        where=", ".join(piece.url for piece in pieces[:3]) or "no file",
+        where=", ".join(portion.url for portion in portions[:3]) or "no file",
         expected=f"records of one of the sets {', '.join(FEATURE_SETS)}",
     )
 

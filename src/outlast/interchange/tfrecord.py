@@ -173,13 +173,13 @@ def _read_stream(file: BinaryIO, where: str, most: int) -> Iterator[Record]:
 
 
 def _read_long(file: BinaryIO, length: int) -> bytes:
-    """Read a long record piece by piece: memory is taken for what is there, not for what is claimed."""
-    pieces: list[bytes] = []
+    """Read a long record chunk by chunk: memory is taken for what is there, not for what is claimed."""
+    chunks: list[bytes] = []
     left = length + FOOTER_BYTES
-    while left and (piece := file.read(min(left, _READ_BYTES))):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
+    while left and (chunk := file.read(min(left, _READ_BYTES))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
 
 
 def _wrong(message: str, where: str, offset: int) -> ShardError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from outlast.build.drive import InProcesses, Run
 from outlast.build.failures import delete_notes, noting_failure, tell_failures
-from outlast.build.plan import agree_on_plan, delete_leftovers, finished_pieces, withdraw_plan
+from outlast.build.plan import agree_on_plan, delete_leftovers, finished_portions, withdraw_plan
 from outlast.build.tasks import Task, drive_share, others_have_work
 from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
@@ -20,17 +20,17 @@ from outlast.cleaning.scan import ScanJob
 from outlast.config import checked
 from outlast.corpus.changes import check_remote
 from outlast.corpus.config import CorpusConfig
-from outlast.corpus.extent import CorpusFile, PieceJob
+from outlast.corpus.extent import CorpusFile, TextPortion
 from outlast.corpus.files import would_read
 from outlast.corpus.formats import describe_corpus
-from outlast.corpus.plan import list_corpus, plan_pieces
+from outlast.corpus.plan import list_corpus, plan_portions
 from outlast.errors import ConfigError, OutlastError
 from outlast.logs import format_count, log
 from outlast.prepare.duplicates import ensure_duplicates_found
 from outlast.prepare.finish import finish, is_whole_set
 from outlast.prepare.identity import agree_on_build, build_identity, describe_files
 from outlast.prepare.pairs import add_pairs, other_pairs
-from outlast.prepare.piece import BuildJob
+from outlast.prepare.portion import BuildJob
 from outlast.prepare.tokenizer import ensure_tokenizer
 from outlast.prepare.words import find_word_rule, name_words, versions_of
 from outlast.recipe import Recipe
@@ -66,14 +66,14 @@ def prepare_data(
         recipe: its tables ``corpus``, ``cleaning``, ``tokenizer`` and ``shards``.
         out: folder or URL of the result.
         segmenter: finds words in the text, instead of ``shards.words``.
-        task: build only this share of the pieces; task 0 trains the tokenizer, the others wait for it. Where
-            duplicates are dropped, task 0 waits for the scans of the others.
-        ray: build the pieces on the Ray cluster at this address (``on_ray``); not with tasks.
+        task: build only this share of the portions; task 0 trains the tokenizer, the others wait for it.
+            Where duplicates are dropped, task 0 waits for the scans of the others.
+        ray: build the portions on the Ray cluster at this address (``on_ray``); not with tasks.
         tokenizer_wait_seconds: how long they wait.
         verify: of a data set that is complete already, compare digests and not sizes alone.
 
     Returns:
-        the URL of the manifest; None where other tasks still have pieces to build.
+        the URL of the manifest; None where other tasks still have portions to build.
 
     Raises:
         ConfigError: a library that is missing; pairs of documents without sentences; no Ray cluster.
@@ -87,8 +87,8 @@ def prepare_data(
     _check(corpus, shards, out, task, ray)
     store, files = open_store(out), list_corpus(corpus)
     held_out = list_corpus(corpus, held_out=True) if corpus.validation_path is not None else ()
-    pieces = _pieces(files, held_out, shards)
-    num_shards = len(pieces)
+    portions = _portions(files, held_out, shards)
+    num_shards = len(portions)
     words = name_words(shards, segmenter)
     identity, versions = build_identity(corpus, cleaning, tokenizer, num_shards, files, held_out, words)
     manifest_url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
@@ -99,7 +99,7 @@ def prepare_data(
     versions = agree_on_build(store, identity, versions, {**library_versions(cleaning), **versions_of(rule)})
     scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
     with _runner(shards, ray) as run, noting_failure(store, task):
-        trained = _ensure_tokenizer(scan, tokenizer, store, pieces, run, task, tokenizer_wait_seconds)
+        trained = _ensure_tokenizer(scan, tokenizer, store, portions, run, task, tokenizer_wait_seconds)
         agree_on_plan(store, identity, versions)  # which may have been withdrawn, and made anew, meanwhile
         job = BuildJob(
             corpus=corpus,
@@ -109,7 +109,7 @@ def prepare_data(
             cleaning=cleaning,
             words=rule,
         )
-        drive_share("shards", job, pieces, finished_pieces(store), task, run)
+        drive_share("shards", job, portions, finished_portions(store), task, run)
         check_remote((*files, *held_out))
     if others_have_work(store, num_shards):
         tell_failures(store)
@@ -134,7 +134,7 @@ def _ensure_tokenizer(
     scan: ScanJob,
     config: TokenizerConfig,
     store: Store,
-    pieces: Sequence[PieceJob],
+    portions: Sequence[TextPortion],
     run: Run,
     task: Task | None,
     wait_seconds: float,
@@ -142,8 +142,8 @@ def _ensure_tokenizer(
     """Find the duplicates where they are dropped, then return the tokenizer."""
     try:
         if scan.cleaning.needs_scan:
-            ensure_duplicates_found(scan, store, pieces, run, task, wait_seconds)
-        return ensure_tokenizer(scan.corpus, scan.cleaning, config, store, pieces, task, wait_seconds)
+            ensure_duplicates_found(scan, store, portions, run, task, wait_seconds)
+        return ensure_tokenizer(scan.corpus, scan.cleaning, config, store, portions, task, wait_seconds)
     except OutlastError:
         if task is None or task[0] == 0:  # the others wait for this one, which has the plan they know
             withdraw_plan(store, _MADE_FIRST)
@@ -178,7 +178,7 @@ def _check(corpus: CorpusConfig, shards: ShardsConfig, out: str, task: Task | No
         )
     if task is not None and ray is not None:
         raise ConfigError(
-            "Ray shares out all pieces by itself.",
+            "Ray shares out all portions by itself.",
             where="--ray",
             remedy="leave out --task, or leave out --ray",
         )
@@ -208,20 +208,21 @@ def _end(store: Store, manifest_url: str, shards: ShardsConfig, *, verify: bool 
     delete_notes(store)
 
 
-def _pieces(
+def _portions(
     files: Sequence[CorpusFile], held_out: Sequence[CorpusFile], shards: ShardsConfig
-) -> list[PieceJob]:
+) -> list[TextPortion]:
     """Cut the corpus, and say what is read as what and into how many shards."""
     num_bytes = sum(file.size_bytes for file in (*files, *held_out))
     num_shards = resolve_num_shards(shards, num_bytes)
-    cuts = zip(plan_pieces(files, num_shards), plan_pieces(held_out, num_shards), strict=True)
-    pieces = [
-        PieceJob(piece=number, extents=extents, held_out=held) for number, (extents, held) in enumerate(cuts)
+    cuts = zip(plan_portions(files, num_shards), plan_portions(held_out, num_shards), strict=True)
+    portions = [
+        TextPortion(number=number, extents=extents, held_out=held)
+        for number, (extents, held) in enumerate(cuts)
     ]
-    num_with_text = sum(bool(piece.extents or piece.held_out) for piece in pieces)
+    num_with_text = sum(bool(portion.extents or portion.held_out) for portion in portions)
     said = f"{num_with_text} shard{'' if num_with_text == 1 else 's'}"
     if num_with_text < num_shards:
         said += f", fewer than {num_shards}: what is compressed or a document as a whole is not cut"
     apart = f", held out: {describe_corpus(held_out)}" if held_out else ""
     log.info("corpus: %s%s, %sB, %s", describe_corpus(files), apart, format_count(num_bytes), said)
-    return pieces
+    return portions

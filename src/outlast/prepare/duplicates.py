@@ -1,4 +1,4 @@
-"""The search for duplicates, before the shards are built: every task scans its pieces, task 0 decides."""
+"""The search for duplicates, before the shards are built: every task scans its portions, task 0 decides."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from outlast.build.processes import list_numbers
 from outlast.build.tasks import Task, drive_share, wait_for
 from outlast.cleaning.drops import MERGED_NAME, read_merged
 from outlast.cleaning.merge import delete_scans, find_duplicates
-from outlast.cleaning.scan import ScanJob, scanned_pieces
-from outlast.corpus.extent import PieceJob
+from outlast.cleaning.scan import ScanJob, scanned_portions
+from outlast.corpus.extent import TextPortion
 from outlast.errors import CorpusError
 from outlast.logs import log
 from outlast.storage import Store
@@ -18,32 +18,32 @@ from outlast.storage import Store
 def ensure_duplicates_found(
     job: ScanJob,
     store: Store,
-    pieces: Sequence[PieceJob],
+    portions: Sequence[TextPortion],
     run: Run,
     task: Task | None,
     wait_seconds: float,
 ) -> None:
     """Scan this share of the corpus; task 0 then decides for all of it which documents are dropped."""
     if not store.exists(MERGED_NAME):
-        drive_share("scan", job, pieces, scanned_pieces(store), task, run)
+        drive_share("scan", job, portions, scanned_portions(store), task, run)
         if task is not None and task[0] > 0:
             return  # what task 0 decides is there once its tokenizer is
-        missing = set(range(len(pieces)))
+        missing = set(range(len(portions)))
 
         def is_scanned() -> bool:
-            missing.difference_update(scanned_pieces(store))
+            missing.difference_update(scanned_portions(store))
             return not missing
 
         if not is_scanned():
             log.info("waiting for the other tasks, which scan %s", list_numbers(sorted(missing)))
         if not wait_for(is_scanned, wait_seconds, FailureWatch(store, None).check):
             raise CorpusError(
-                f"{len(missing)} of {len(pieces)} pieces are not scanned for duplicates after "
+                f"{len(missing)} of {len(portions)} portions are not scanned for duplicates after "
                 f"{wait_seconds:.0f} seconds: {list_numbers(sorted(missing))}.",
                 where=store.url,
-                remedy="start the other tasks, whose pieces they are, then this one again",
+                remedy="start the other tasks, whose portions they are, then this one again",
             )
-        find_duplicates(store, job.cleaning, len(pieces))
+        find_duplicates(store, job.cleaning, len(portions))
     delete_scans(store)
     merged = read_merged(store)
     found = [f"{count} {reason.replace('_', ' ')}s" for reason, count in merged.dropped.items()]

@@ -1,6 +1,6 @@
 """The end of a build: report, manifest, what is said of it.
 
-In: the records of all pieces. Out: ``manifest.json``; from there on there is a data set.
+In: the records of all portions. Out: ``manifest.json``; from there on there is a data set.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from outlast.corpus.config import CorpusConfig
 from outlast.corpus.read import nothing_to_train_on
 from outlast.errors import ShardError, TokenizerError
 from outlast.logs import format_count, log
-from outlast.prepare.piece import TOKENIZER_FOLDER, TextRecord
+from outlast.prepare.portion import TOKENIZER_FOLDER, TextRecord
 from outlast.prepare.unknown import tell_unknown
 from outlast.prepare.words import warn_of_words
 from outlast.shards.document import MANIFEST_NAME
@@ -38,7 +38,7 @@ def finish(
     provenance: dict[str, Any],
 ) -> None:
     """Write the manifest: from here on there is a data set."""
-    records = [read_record_as(TextRecord, store, piece) for piece in range(num_shards)]
+    records = [read_record_as(TextRecord, store, portion) for portion in range(num_shards)]
     if cleaning.is_on:
         merged = read_merged(store) if cleaning.needs_scan else None
         report = make_report(cleaning, (r.cleaning for r in records if r.cleaning), merged)

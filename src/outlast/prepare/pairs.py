@@ -37,7 +37,7 @@ _FOLDER = re.compile(r"pairs-(\d{1,5})/" + re.escape(PLAN_NAME))
 class TableJob:
     """One table: the pairs of a shard, all passes."""
 
-    piece: int
+    number: int
     """Its number among the tables that are asked for."""
     pair_set: PairSet
     split: str
@@ -65,14 +65,14 @@ class PairBuilder:
         self.manifest, self.store = read_manifest(manifest_url)
         self._corpora: dict[str, PairCorpus] = {}
 
-    def build(self, piece: TableJob, count: Count) -> PairTableEntry:
+    def build(self, portion: TableJob, count: Count) -> PairTableEntry:
         """Write a table and its record.
 
         Raises:
             ShardError: a shard is missing or damaged.
             StorageError: the table cannot be written.
         """
-        pair_set, split, shard = piece.pair_set, piece.split, piece.shard
+        pair_set, split, shard = portion.pair_set, portion.split, portion.shard
         entry = self.manifest.shards(split)[shard]
         check_digest(self.store, entry)
         corpus = self._corpus(split)
@@ -157,12 +157,12 @@ def add_pairs(
         finished = _finished(folder)
         for split, entries in manifest.splits.items():
             for shard, entry in enumerate(entries):
-                job = TableJob(piece=len(jobs), pair_set=pair_set, split=split, shard=shard)
+                job = TableJob(number=len(jobs), pair_set=pair_set, split=split, shard=shard)
                 jobs.append(job)
                 if entry.name not in finished:
                     missing.append(job)
     index, count = task or (0, 1)
-    mine = [job for job in missing if job.piece % count == index]
+    mine = [job for job in missing if job.number % count == index]
     if mine:
         _build(PairJob(manifest_url=manifest_url), manifest, mine, min(num_processes, len(mine)))
     if task is None:  # with tasks, another one may be writing

@@ -11,12 +11,12 @@ from outlast.cleaning.documents import DocumentCleaning
 from outlast.cleaning.tally import CleaningTally
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.extent import PieceJob
+from outlast.corpus.extent import TextPortion
 from outlast.corpus.read import nothing_to_train_on, read_documents, split_chooser
 from outlast.errors import TokenizerError
 from outlast.logs import ProgressLine, log
 from outlast.prepare.identity import read_existing
-from outlast.prepare.piece import TOKENIZER_FOLDER
+from outlast.prepare.portion import TOKENIZER_FOLDER
 from outlast.storage import Store
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import (
@@ -33,7 +33,7 @@ def ensure_tokenizer(
     cleaning: CleaningConfig,
     config: TokenizerConfig,
     store: Store,
-    pieces: Sequence[PieceJob],
+    portions: Sequence[TextPortion],
     task: Task | None,
     wait_seconds: float,
 ) -> TokenizerManifest:
@@ -55,25 +55,25 @@ def ensure_tokenizer(
         return manifest
 
     def documents() -> Iterator[str]:
-        return _training_documents(corpus, cleaning, store, pieces)
+        return _training_documents(corpus, cleaning, store, portions)
 
     return train_tokenizer(config, documents, store, TOKENIZER_FOLDER, report=log.info)
 
 
 def _training_documents(
-    corpus: CorpusConfig, cleaning: CleaningConfig, store: Store, pieces: Sequence[PieceJob]
+    corpus: CorpusConfig, cleaning: CleaningConfig, store: Store, portions: Sequence[TextPortion]
 ) -> Iterator[str]:
     """Yield the documents to train on: held-out text must not shape the vocabulary either."""
     choose = split_chooser(corpus)
     stage = DocumentCleaning(cleaning, store)
-    sizes = [sum(extent.size_bytes for extent in piece.extents) for piece in pieces]
+    sizes = [sum(extent.size_bytes for extent in portion.extents) for portion in portions]
     began = time.monotonic()
     num_documents = num_bytes = num_chosen = done = 0
     with ProgressLine("text for the tokenizer", sum(sizes)) as line:
-        for piece, size in zip(pieces, sizes, strict=True):
+        for portion, size in zip(portions, sizes, strict=True):
             tally = Tally()
-            read = read_documents(corpus, piece.extents, tally)
-            for text in stage.clean(read, piece.piece, "corpus", CleaningTally()):
+            read = read_documents(corpus, portion.extents, tally)
+            for text in stage.clean(read, portion.number, "corpus", CleaningTally()):
                 if choose(text.encode()) == "train":
                     num_chosen += 1
                     yield text

@@ -1,13 +1,13 @@
 """What is said of pieces that are unknown: in the last lines of a build and in its manifest.
 
-In: the records of all pieces of the corpus. Out: values for the manifest's provenance, and lines of the log.
+In: the records of all portions. Out: values for the manifest's provenance, and lines of the log.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from outlast.logs import log
-from outlast.prepare.piece import TextRecord
+from outlast.prepare.portion import TextRecord
 from outlast.shards.describe import describe_counts, describe_unknown
 from outlast.tokenizer.unknown import add_tallies
 
@@ -20,7 +20,7 @@ def tell_unknown(records: Sequence[TextRecord]) -> dict[str, Any]:
     """Say what the vocabulary does not know; return ``unknown_pieces`` and, where the text holds names of
     control pieces, ``control_names``.
 
-    Pieces that an older version built have counted nothing: ``pieces_not_counted`` says how many.
+    Portions that an older version built have counted nothing: ``pieces_not_counted`` says how many.
     """
     counted = [record.unknown for record in records if record.unknown is not None]
     tally = add_tallies(counted)

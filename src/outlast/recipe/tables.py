@@ -45,7 +45,7 @@ class Recipe:
     tokenizer: TokenizerConfig = TokenizerConfig()
     """Which vocabulary to train, or which existing one to use."""
     shards: ShardsConfig = ShardsConfig()
-    """Into how many pieces a corpus is cut, and what the pieces tell beside tokens."""
+    """Into how many portions a corpus is cut, and what the shards tell beside tokens."""
     stream: ImageStreamConfig = ImageStreamConfig()
     """Which examples a run sees, and how they are read."""
     model: ModelTable = ModelConfig()

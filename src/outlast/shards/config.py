@@ -1,4 +1,4 @@
-"""The ``[shards]`` table: into how many pieces a corpus is cut, and how many processes build them.
+"""The ``[shards]`` table: into how many portions a corpus is cut, and how many processes build them.
 
 In: the values of a recipe. Out: a frozen ``ShardsConfig``. The number of shards is part of the data's
 identity; the number of processes is not.
@@ -35,7 +35,7 @@ class PairsConfig:
 @table
 class ShardsConfig:
     num_shards: int | None = pydantic.Field(default=None, ge=1, le=99_999)
-    """Pieces the corpus is cut into, one shard of each split from each. Default: one for every 256 MiB of
+    """Portions the corpus is cut into, one shard of each split from each. Default: one for every 256 MiB of
     corpus, but 16 where that leaves each at least 1 MiB, so that a small corpus can still be shuffled and
     shared."""
     num_processes: Operation[int | None] = pydantic.Field(default=None, ge=1)

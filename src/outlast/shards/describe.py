@@ -120,7 +120,7 @@ def describe_unknown(found: Mapping[str, Any]) -> str:
         shown = {repr(character): count for character, count in found["characters"].items()}
         line += f"; commonest characters behind them: {describe_counts(shown)}"
     if "pieces_not_counted" in found:
-        line += f"; not counted in {found['pieces_not_counted']} pieces that an older version built"
+        line += f"; not counted in {found['pieces_not_counted']} portions that an older version built"
     return line
 
 

@@ -1,6 +1,6 @@
 """A pair table: the pairs of one shard for one sequence length, all passes (docs/formats/pair_table.md).
 
-In: the pairs, portion by portion. Out: a safetensors file of offsets beside the shards; and, the other way,
+In: the pairs, some at a time. Out: a safetensors file of offsets beside the shards; and, the other way,
 the columns of a file whose every row has been checked to lie within the shards that the manifest describes.
 """
 

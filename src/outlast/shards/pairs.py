@@ -3,7 +3,7 @@
 In: where the documents and the sentences of every shard of a split begin; no token is read. Out: the pairs of
 one shard and pass, as offsets. Every random number is a function of (seed, sequence length, pass, split,
 shard, number of the document or sentence), so the pairs of a shard do not depend on who makes them, when, or
-in which portions.
+how many at a time.
 
 Source: google-research/bert, ``create_pretraining_data.py`` (the function that makes instances of a
 document), its rules as docs/design/pairs.md tells them. Differences: the random document is drawn from the
@@ -115,7 +115,7 @@ class _Chunks(NamedTuple):
 
 
 def make_pairs(corpus: PairCorpus, rules: PairRules, *, shard: int, pass_index: int) -> Iterator[Pairs]:
-    """Yield the pairs of one shard and pass in the order of the text, in portions of a quarter million."""
+    """Yield the pairs of one shard and pass in the order of the text, a quarter million at a time."""
     maker = _Maker(corpus, rules, shard, pass_index)
     held: list[_Chunks] = []
     for chunks in maker.cut():
@@ -297,15 +297,15 @@ def count_heads(num_coins: NDArray[np.int64], states: NDArray[np.uint64]) -> NDA
     heads = np.empty(len(num_coins), np.int64)
     first = 0
     while first < len(num_coins):
-        # Portions: a row of ten thousand coins may stand beside a million others.
+        # Some at a time: a row of ten thousand coins may stand beside a million others.
         limit = ends[first] - num_words[first] + _MOST_WORDS
         stop = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
-        heads[first:stop] = _count_portion(num_coins[first:stop], num_words[first:stop], states[first:stop])
+        heads[first:stop] = _count_some(num_coins[first:stop], num_words[first:stop], states[first:stop])
         first = stop
     return heads
 
 
-def _count_portion(
+def _count_some(
     num_coins: NDArray[np.int64], num_words: NDArray[np.int64], states: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
     begins = np.cumsum(num_words) - num_words

@@ -1,6 +1,6 @@
-"""The record of a piece of text, and the manifest that the records of all pieces come to.
+"""The record of a portion of text, and the manifest that the records of all portions come to.
 
-In: what became of each piece. Out: the ``Manifest``, a function of the records alone.
+In: what became of each portion. Out: the ``Manifest``, a function of the records alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ _MAX_LISTED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class PieceRecord:
-    """What became of a piece.
+class PortionRecord:
+    """What became of a portion.
 
     Attributes:
-        piece: its number.
+        number: of the portion.
         tokenizer_fingerprint: of the tokenizer that made its tokens.
         shards: the shard of each split that got a document.
         text_bytes: UTF-8 bytes of the documents, by split.
@@ -27,7 +27,7 @@ class PieceRecord:
         undecodable: the first places of such bytes: file, offset, number of bytes.
     """
 
-    piece: int
+    number: int
     tokenizer_fingerprint: str
     shards: dict[str, ShardEntry]
     text_bytes: dict[str, int]
@@ -37,22 +37,25 @@ class PieceRecord:
 
     @property
     def files(self) -> tuple[ShardEntry, ...]:
-        """The files that the piece consists of."""
+        """The files that the portion consists of."""
         return tuple(self.shards.values())
 
 
-def shard_name(split: str, piece: int, num_shards: int) -> str:
+def shard_name(split: str, portion: int, num_shards: int) -> str:
     """Return the name of a shard: ``train-00003-of-00016.safetensors``."""
-    return f"{split}-{piece:05d}-of-{num_shards:05d}.safetensors"
+    return f"{split}-{portion:05d}-of-{num_shards:05d}.safetensors"
 
 
 def make_manifest(
-    records: Sequence[PieceRecord], tokenizer: TokenizerEntry, token_dtype: str, provenance: Mapping[str, Any]
+    records: Sequence[PortionRecord],
+    tokenizer: TokenizerEntry,
+    token_dtype: str,
+    provenance: Mapping[str, Any],
 ) -> Manifest:
-    """Put the records of all pieces together, in the order of the pieces.
+    """Put the records of all portions together, in the order of the portions.
 
     Raises:
-        ShardError: a piece was made with another tokenizer.
+        ShardError: a portion was made with another tokenizer.
     """
     splits: dict[str, tuple[ShardEntry, ...]] = {}
     counts: dict[str, dict[str, int]] = {}
@@ -68,7 +71,7 @@ def make_manifest(
     for record in records:
         if record.tokenizer_fingerprint != tokenizer.fingerprint:
             raise ShardError(
-                f"Piece {record.piece} was made with the tokenizer {record.tokenizer_fingerprint}.",
+                f"Portion {record.number} was made with the tokenizer {record.tokenizer_fingerprint}.",
                 expected=tokenizer.fingerprint,
                 remedy="the tokenizer was exchanged during the build: delete the folder, prepare again",
             )

@@ -164,7 +164,7 @@ class TokenShardWriter:
     def write(self, store: Store, name: str) -> ShardEntry:
         """Put the shard in place, whole, and return its entry for the manifest.
 
-        An object of that name is replaced: the builder of a killed piece writes the same bytes again.
+        An object of that name is replaced: the builder of a killed portion writes the same bytes again.
 
         Raises:
             ShardError: no document was added, or an id is outside the vocabulary.

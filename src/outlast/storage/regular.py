@@ -16,7 +16,7 @@ from typing import cast
 MOST_BYTES = 2**28
 """The largest file or object that is read whole, unless its reader knows better: manifests, vocabularies,
 records, recipes and pictures are far smaller."""
-_PIECE_BYTES = 2**20
+_CHUNK_BYTES = 2**20
 
 
 def open_regular(path: str | Path, buffering: int = -1) -> io.BufferedReader:
@@ -44,11 +44,11 @@ def read_whole(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 def read_up_to(read: Callable[[int], bytes], most_bytes: int) -> bytes | None:
     """Return what a stream holds up to its end; None where that is more."""
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     left = most_bytes
-    while piece := read(min(left + 1, _PIECE_BYTES)):
-        left -= len(piece)
+    while chunk := read(min(left + 1, _CHUNK_BYTES)):
+        left -= len(chunk)
         if left < 0:
             return None
-        pieces.append(piece)
-    return b"".join(pieces)
+        chunks.append(chunk)
+    return b"".join(chunks)

@@ -100,7 +100,7 @@ class Spool:
     def put(self, store: Store, name: str, header: bytes) -> tuple[int, str]:
         """Put the object in place, whole; return its size in bytes and its sha256.
 
-        An object of that name is replaced: the builder of a killed piece writes the same bytes again.
+        An object of that name is replaced: the builder of a killed portion writes the same bytes again.
         """
         chunks = Spooled(header, self._files)
         digest = hashlib.sha256()

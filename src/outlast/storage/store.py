@@ -30,7 +30,7 @@ _TOLD_FROM_SECONDS = 1.0
 """A pause as long as this is not passed in silence: a store has not answered for a second or two by then."""
 _COMPARE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 2**16
-_PIECE_BYTES = 8 * 2**20
+_CHUNK_BYTES = 8 * 2**20
 
 
 class ObjectInfo(NamedTuple):
@@ -130,13 +130,13 @@ class Store(ABC):
         return True
 
     def download(self, name: str, take: Callable[[int, bytes], object]) -> None:
-        """Give a whole object in order, in pieces of some MiB: where each begins and its bytes.
+        """Give a whole object in order, in chunks of some MiB: where each begins and its bytes.
 
         It begins again at 0 where it was interrupted and cannot go on. Raises ObjectNotFound, StorageError.
         """
         size = self.retry(lambda: self.size_bytes(name))
-        for start in range(0, size, _PIECE_BYTES):
-            length = min(_PIECE_BYTES, size - start)
+        for start in range(0, size, _CHUNK_BYTES):
+            length = min(_CHUNK_BYTES, size - start)
             take(start, self.retry(lambda start=start, length=length: self.read_range(name, start, length)))
 
     def exists(self, name: str) -> bool:
@@ -202,15 +202,15 @@ class Store(ABC):
         self.retry(attempt)
 
     def _holds(self, name: str, content: Chunks) -> bool:
-        """Compare an object with what it should hold, a piece at a time. Raises ObjectNotFound."""
+        """Compare an object with what it should hold, a chunk at a time. Raises ObjectNotFound."""
         views = [memoryview(chunk).cast("B") for chunk in content if len(chunk)]
         if self.size_bytes(name) != sum(len(view) for view in views):
             return False
         start = 0
         for view in views:
             for begin in range(0, len(view), _COMPARE_BYTES):
-                piece = view[begin : begin + _COMPARE_BYTES]
-                if memoryview(self.read_range(name, start, len(piece))) != piece:
+                chunk = view[begin : begin + _COMPARE_BYTES]
+                if memoryview(self.read_range(name, start, len(chunk))) != chunk:
                     return False
-                start += len(piece)
+                start += len(chunk)
         return True

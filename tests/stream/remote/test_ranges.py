@@ -25,10 +25,10 @@ def read(start: int, length: int) -> bytes:
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, len(CONTENT)])
 def test_the_bytes_come_in_order(size: int) -> None:
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     in_flight = InFlight()
-    copy_in_order(read, size, pieces.append, in_flight, Cancellation())
-    assert b"".join(pieces) == CONTENT[:size]
+    copy_in_order(read, size, chunks.append, in_flight, Cancellation())
+    assert b"".join(chunks) == CONTENT[:size]
     assert all(in_flight.take(first=False) for _ in range(LEAST_IN_FLIGHT)), "all has been given back"
 
 
@@ -47,9 +47,9 @@ def test_a_slow_answer_holds_nobody_else_up_and_memory_is_bounded() -> None:
             assert answer.wait(60)
         return read(start, length)
 
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     worker = threading.Thread(
-        target=copy_in_order, args=(slow, len(CONTENT), pieces.append, in_flight, Cancellation())
+        target=copy_in_order, args=(slow, len(CONTENT), chunks.append, in_flight, Cancellation())
     )
     worker.start()
     assert window_is_full.wait(60), "a barrier: nothing is asked for before the slow answer is there"
@@ -57,7 +57,7 @@ def test_a_slow_answer_holds_nobody_else_up_and_memory_is_bounded() -> None:
     assert len(asked) == limit + 2, "two have been used, the rest is held"
     answer.set()
     worker.join()
-    assert b"".join(pieces) == CONTENT
+    assert b"".join(chunks) == CONTENT
 
 
 def test_objects_share_the_way_and_each_gets_on() -> None:
@@ -78,14 +78,14 @@ def test_objects_share_the_way_and_each_gets_on() -> None:
 
     found: list[list[bytes]] = [[] for _ in range(2 * MOST_IN_FLIGHT)]
     threads = [
-        threading.Thread(target=copy_in_order, args=(counted, 640, pieces.append, in_flight, Cancellation()))
-        for pieces in found
+        threading.Thread(target=copy_in_order, args=(counted, 640, chunks.append, in_flight, Cancellation()))
+        for chunks in found
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert all(b"".join(pieces) == CONTENT[:640] for pieces in found)
+    assert all(b"".join(chunks) == CONTENT[:640] for chunks in found)
     assert most["at once"] <= MOST_IN_FLIGHT
 
 

@@ -96,11 +96,11 @@ def copy_object(
     in_flight: InFlight,
     cancellation: Cancellation,
 ) -> None:
-    """Give an object of a store its pieces in order: by ranges, or whole where its server gives none.
+    """Give an object of a store its chunks in order: by ranges, or whole where its server gives none.
 
     Args:
         size_bytes: of the object, as the manifest says.
-        take: gets where a piece begins and the piece. Begins again at 0 where a whole object was interrupted.
+        take: gets where a chunk begins and the chunk. Begins again at 0 where a whole object was interrupted.
         in_flight, cancellation: as of ``copy_in_order``.
 
     Raises:
@@ -150,7 +150,7 @@ def copy_in_order(
         read: returns so many bytes from a place; called by several threads. What it raises is raised here,
             once those that are under way have ended.
         size_bytes: of the object.
-        sink: gets the pieces in order.
+        sink: gets the chunks in order.
         in_flight: bounds the requests under way, and by that the memory.
         cancellation: of this object: asked between requests, and cancelled here where anything fails, so that
             ``read`` does not go on repeating a request of which nobody wants the answer.
@@ -159,7 +159,7 @@ def copy_in_order(
         Cancelled: the object is wanted no longer.
     """
 
-    def read_piece(start: int) -> bytes:
+    def read_chunk(start: int) -> bytes:
         cancellation.check()
         began = time.monotonic()
         content = read(start, min(RANGE_BYTES, size_bytes - start))
@@ -173,7 +173,7 @@ def copy_in_order(
             while starts or asked:
                 while starts and in_flight.take(first=not asked):
                     try:
-                        asked.append(readers.submit(read_piece, starts.popleft()))
+                        asked.append(readers.submit(read_chunk, starts.popleft()))
                     except BaseException:  # an interpreter that is ending takes no more work
                         in_flight.give_back()
                         raise

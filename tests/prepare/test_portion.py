@@ -1,4 +1,4 @@
-"""A piece takes as much memory as a batch of documents does, however large it is."""
+"""A portion takes as much memory as a batch of documents does, however large it is."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def write_corpus(path: Path, size_bytes: int) -> None:
 
 
 def peak_bytes(folder: Path, tokenizer: Path, size_bytes: int) -> int:
-    """Return the peak resident memory of a process that prepares so much text as one piece."""
+    """Return the peak resident memory of a process that prepares so much text as one portion."""
     folder.mkdir()
     write_corpus(folder / "text.jsonl", size_bytes)
     (folder / "recipe.toml").write_text(

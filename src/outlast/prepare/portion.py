@@ -1,7 +1,7 @@
-"""One piece of the corpus becomes its shards: the unit of work, of failure and of resuming.
+"""One portion of the corpus becomes its shards: the unit of work, of failure and of resuming.
 
-In: the number of a piece and its extents. Out: at most one shard for each split, then the record that marks
-the piece as finished. Memory is bounded: documents stream to the tokenizer in batches, tokens to disk.
+In: the number of a portion and its extents. Out: at most one shard for each split, then the record that marks
+the portion as finished. Memory is bounded: documents stream to the tokenizer in batches, tokens to disk.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from outlast.cleaning.documents import DocumentCleaning
 from outlast.cleaning.tally import CleaningTally
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.encoding import Tally
-from outlast.corpus.extent import Extent, PieceJob
+from outlast.corpus.extent import Extent, TextPortion
 from outlast.corpus.read import read_encoded, split_chooser
 from outlast.corpus.sentences import sentence_splitter
 from outlast.errors import ShardError
 from outlast.prepare.encode import encode_documents
-from outlast.shards.record import PieceRecord, shard_name
+from outlast.shards.record import PortionRecord, shard_name
 from outlast.shards.write import TokenShardWriter
 from outlast.storage import open_store
 from outlast.tokenizer.encode import load_tokenizer
@@ -35,7 +35,7 @@ _BATCH_DOCUMENTS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class BuildJob:
-    """What all pieces of a build have in common."""
+    """What all portions of a build have in common."""
 
     corpus: CorpusConfig
     out: str
@@ -45,14 +45,14 @@ class BuildJob:
     words: Literal["pieces"] | Segmenter | None = None
     """What finds words; None: the shards do not tell them."""
 
-    def open(self) -> "PieceBuilder":
-        """Return what builds pieces."""
-        return PieceBuilder(self)
+    def open(self) -> "PortionBuilder":
+        """Return what builds portions."""
+        return PortionBuilder(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRecord(PieceRecord):
-    """What became of a piece of text.
+class TextRecord(PortionRecord):
+    """What became of a portion of text.
 
     Attributes:
         cleaning: what cleaning did to its documents, None where there was none.
@@ -74,8 +74,8 @@ class _Document(NamedTuple):
     """The text in UTF-8."""
 
 
-class PieceBuilder:
-    """Builds pieces, one after another, with one tokenizer.
+class PortionBuilder:
+    """Builds portions, one after another, with one tokenizer.
 
     Raises:
         TokenizerError: no tokenizer in the output folder, or a damaged one, or one that marks no words.
@@ -97,8 +97,8 @@ class PieceBuilder:
                 where=f"{self.store.url}/{TOKENIZER_FOLDER}",
             )
 
-    def build(self, piece: PieceJob, count: Count) -> TextRecord:
-        """Write a piece's shards and its record.
+    def build(self, portion: TextPortion, count: Count) -> TextRecord:
+        """Write a portion's shards and its record.
 
         Raises:
             CorpusError: text that cannot be read.
@@ -110,16 +110,18 @@ class PieceBuilder:
         with splits.files:
             batch: list[_Document] = []
             num_characters = 0
-            for document in self._documents(piece, tally, cleaned):
+            for document in self._documents(portion, tally, cleaned):
                 batch.append(document)
                 num_characters += len(document.text)
                 if num_characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
                     splits.add(batch, count)
                     batch, num_characters = [], 0
             splits.add(batch, count)
-            names = {split: shard_name(split, piece.piece, self.job.num_shards) for split in splits.writers}
+            names = {
+                split: shard_name(split, portion.number, self.job.num_shards) for split in splits.writers
+            }
             record = TextRecord(
-                piece=piece.piece,
+                number=portion.number,
                 tokenizer_fingerprint=self.job.tokenizer_fingerprint,
                 shards={
                     split: splits.writers[split].write(self.store, names[split]) for split in sorted(names)
@@ -136,29 +138,29 @@ class PieceBuilder:
         write_record(self.store, record)
         return record
 
-    def _documents(self, piece: PieceJob, tally: Tally, cleaned: CleaningTally) -> Iterator[_Document]:
+    def _documents(self, portion: TextPortion, tally: Tally, cleaned: CleaningTally) -> Iterator[_Document]:
         choose = split_chooser(self.job.corpus)
-        for document, content in self._cleaned(piece.extents, piece.piece, "corpus", tally, cleaned):
+        for document, content in self._cleaned(portion.extents, portion.number, "corpus", tally, cleaned):
             yield _Document(choose(content), document, content)
-        for document, content in self._cleaned(piece.held_out, piece.piece, "held_out", tally, cleaned):
+        for document, content in self._cleaned(portion.held_out, portion.number, "held_out", tally, cleaned):
             yield _Document("validation", document, content)
 
     def _cleaned(
-        self, extents: Sequence[Extent], piece: int, section: str, tally: Tally, cleaned: CleaningTally
+        self, extents: Sequence[Extent], portion: int, section: str, tally: Tally, cleaned: CleaningTally
     ) -> Iterator[tuple[str, bytes]]:
         """Yield the documents of extents that stay, each with its UTF-8."""
         found = read_encoded(self.job.corpus, extents, tally)
         if not self.job.cleaning.is_on:
             return found
         documents = (document for document, _ in found)
-        stay = self.cleaning.clean(documents, piece, section, cleaned)
+        stay = self.cleaning.clean(documents, portion, section, cleaned)
         return ((document, document.encode()) for document in stay)
 
 
 class _Splits:
-    """The shards of a piece in the making, one for each split that has got a document."""
+    """The shards of a portion in the making, one for each split that has got a document."""
 
-    def __init__(self, builder: PieceBuilder) -> None:
+    def __init__(self, builder: PortionBuilder) -> None:
         self.files = ExitStack()
         self.writers: dict[str, TokenShardWriter] = {}
         self.text_bytes: dict[str, int] = {}
