@@ -24,7 +24,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 EXIT_DONE = 0
 EXIT_FAILURE = 1
@@ -215,8 +216,10 @@ EXTRAS = {
 
 def explained(error: BaseException) -> OutlastError | None:
     """Return an error in words for a person that may arise anywhere: a library of an extra that is not there,
-    a device that jax does not find, a path that no file can have. None for any other.
+    a device that jax does not find, a path that no file can have, a limit of the machine. None for any other.
     """
+    if limit := _limit_reached(error):
+        return limit
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP) and error.filename:
         return ConfigError(f"No file can have this path: {error.strerror}.", where=str(error.filename))
     if isinstance(error, ModuleNotFoundError):
@@ -232,6 +235,39 @@ def explained(error: BaseException) -> OutlastError | None:
     platforms = os.environ.get("JAX_PLATFORMS")
     if platforms and isinstance(error, RuntimeError | AssertionError):
         return _missing_device(platforms)
+    return None
+
+
+@contextmanager
+def explained_limits() -> Generator[None]:
+    """Raise OutlastError where the machine gives no memory, descriptor or thread. Also a decorator."""
+    try:
+        yield
+    except (MemoryError, OSError, RuntimeError) as error:
+        limit = _limit_reached(error)
+        if limit is None:
+            raise
+        raise limit from error
+
+
+def _limit_reached(error: BaseException) -> OutlastError | None:
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        said = f": {error}" if str(error) else ""
+        return OutlastError(
+            f"There is not enough memory{said}.",
+            remedy="end what else uses it, or raise the limit (ulimit -v, the container's)",
+        )
+    if number in (errno.EMFILE, errno.ENFILE):
+        return OutlastError(
+            f"No further file can be opened: {os.strerror(number)}.",
+            remedy="raise the limit (ulimit -n), or end what else has many files open",
+        )
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return OutlastError(
+            "The system starts no further thread.",
+            remedy="allow more threads (ulimit -u, the container's limit of pids) or more memory",
+        )
     return None
 
 

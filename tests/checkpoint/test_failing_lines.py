@@ -1,14 +1,15 @@
-"""No memory and no descriptors, at every line that a save runs: the error that reaches the user is typed, the
-next save works, no thread dies in silence.
+"""No memory, descriptor or thread, at every line that a save, a restore or a claim runs: the error that
+reaches the user is typed, the next one works, no thread dies in silence.
 """
 
 import errno
 import linecache
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 import pytest
 
 import outlast
+from outlast.checkpoint.attempts import claim_attempt
+from outlast.checkpoint.inspect import describe_commits, verify_run
 from outlast.checkpoint.restore import restore_newest
 from outlast.errors import OutlastError
-from outlast.storage import LocalStore
-from support.lives import arrays_of, begin, check_arrays
+from outlast.storage import LocalStore, Store
+from support.lives import CONFIG, FakeClock, arrays_of, begin, check_arrays, process_on
 
 _ROOMS = tuple(f"{Path(outlast.__file__).parent}/{room}/" for room in ("checkpoint", "storage"))
 _ERRORS: dict[str, Callable[[], Exception]] = {
@@ -29,10 +32,13 @@ _ERRORS: dict[str, Callable[[], Exception]] = {
     "no memory for the system": lambda: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
     "no thread": lambda: RuntimeError("can't start new thread"),
 }
-_OUTERMOST = ("save", "_run", "_fail")
-"""Where a failure is caught and told: what fails inside of these fails in what they call."""
+_OUTERMOST = ("save", "_run", "_fail", "key", "name")
+"""Where a failure is caught and told: what fails inside of these fails in what they call; and properties that
+the caller reads."""
 
-STRIDES = [pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(3000)]), 401]
+_STRIDE = 16
+LINES = [pytest.param(first, _STRIDE, marks=pytest.mark.long) for first in range(1, 1 + _STRIDE)]
+"""The first line that fails, and the lines until the next one."""
 
 
 class Lines:
@@ -68,19 +74,19 @@ class Lines:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file between open and with
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize(("first", "stride"), [(1, 401), *LINES])
 @pytest.mark.parametrize("wait", [True, False])
 @pytest.mark.parametrize("what", _ERRORS)
 def test_a_failure_at_any_line_of_a_save_is_told_and_costs_at_most_that_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, wait: bool, stride: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, wait: bool, first: int, stride: int
 ) -> None:
     died: list[object] = []
     monkeypatch.setattr(threading, "excepthook", died.append)
     store = LocalStore(tmp_path)
     _, writer = begin(store, "first")
     writer.save(1, arrays_of(1), wait=True)
-    step, failing, lines = 1, 1, Lines(0, _ERRORS[what])
-    while failing == 1 or lines.at:
+    step, failing, lines = 1, first, Lines(0, _ERRORS[what])
+    while failing == first or lines.at:
         step += 1
         lines = Lines(failing, _ERRORS[what])
         told = None
@@ -102,3 +108,56 @@ def test_a_failure_at_any_line_of_a_save_is_told_and_costs_at_most_that_save(
         check_arrays(restored.arrays, step)
         failing += stride
     assert failing > 800
+
+
+def _start_again(store: LocalStore, host: str) -> None:
+    """Claim, restore and record, with the thread of the heartbeat, then end."""
+    attempt = claim_attempt(
+        store, config=CONFIG, clock=FakeClock(), process=process_on(host), report=lambda _: None
+    )
+    try:
+        restored = restore_newest(store, attempt_number=attempt.number, report=pytest.fail)
+        assert restored
+        check_arrays(restored.arrays, restored.commit.step)
+        attempt.record_restored(restored.commit.step, restored.commit.name)
+        attempt.check_owned()
+        assert attempt.history()
+    finally:
+        attempt.close()
+
+
+def _look(store: LocalStore, _: str) -> None:
+    """What the verbs read."""
+    assert verify_run(store.url) == []
+    assert [row["state"] for row in describe_commits(store.url)] == ["committed", "committed"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("first", "stride"), [(1, 401), *LINES])
+@pytest.mark.parametrize("act", [_start_again, _look])
+@pytest.mark.parametrize("what", _ERRORS)
+def test_a_failure_at_any_line_of_a_start_is_told_and_changes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    save_steps: Callable[[Store, Sequence[int]], None],
+    what: str,
+    act: Callable[[LocalStore, str], None],
+    first: int,
+    stride: int,
+) -> None:
+    died: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    save_steps(LocalStore(tmp_path / "template"), [1, 2])
+    failing, lines = first, Lines(0, _ERRORS[what])
+    while failing == first or lines.at:
+        root = tmp_path / str(failing)
+        shutil.copytree(tmp_path / "template", root)
+        lines = Lines(failing, _ERRORS[what])
+        store = LocalStore(root)
+        with suppress(OutlastError), lines.everywhere():
+            act(store, "second")
+        assert died == [], lines.at
+        act(LocalStore(root), "third")
+        shutil.rmtree(root)
+        failing += stride
+    assert failing > 400

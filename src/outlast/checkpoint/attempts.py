@@ -32,7 +32,15 @@ from outlast.checkpoint.records import (
     read_or_none,
     read_recorded,
 )
-from outlast.errors import CheckpointError, Fenced, ObjectExists, OutlastError, StoreUnreachable
+from outlast.checkpoint.threads import start
+from outlast.errors import (
+    CheckpointError,
+    Fenced,
+    ObjectExists,
+    OutlastError,
+    StoreUnreachable,
+    explained_limits,
+)
 from outlast.storage import Store
 from outlast.storage.checksummed_json import seal
 
@@ -80,15 +88,10 @@ class Attempt:
         """Write the first heartbeat, then one every ``heartbeat_seconds`` from a daemon thread."""
         self.store.retry(self.beat)
         thread = threading.Thread(target=self._keep_beating, name=f"heartbeat-{self.number}", daemon=True)
-        try:
-            thread.start()
-        except (RuntimeError, MemoryError) as error:
-            raise CheckpointError(
-                f"The thread of the heartbeat cannot be started: {error or 'no memory'}",
-                remedy="allow more threads (ulimit -u, the container's limit of pids) or more memory",
-            ) from None
+        start(thread)
         self._thread = thread
 
+    @explained_limits()
     def beat(self, *, closed: bool = False) -> None:
         """Look for the own claim, write one heartbeat, then look for a later claim.
 
@@ -113,6 +116,7 @@ class Attempt:
             self._look_for_later_claim()
             self._confirmed = begun
 
+    @explained_limits()
     def record_restored(self, step: int, commit_name: str | None = None) -> None:
         """Write down what this attempt starts from: the restored step, 0 for a fresh start. Training comes
         after.
@@ -157,6 +161,7 @@ class Attempt:
         restored = parse_commit_name(self.restored_commit) if self.restored_commit else None
         return restored if restored and restored.step == step else CommitKey(step, self.number)
 
+    @explained_limits()
     def check_owned(self) -> None:
         """Ask the store whether this attempt still owns the run.
 
@@ -217,6 +222,7 @@ class Attempt:
         if self._thread:
             self._thread.join(timeout=self._config.heartbeat_limit_seconds)
 
+    @explained_limits()
     def history(self) -> list[Life]:
         """Return the lives of the latest 50 earlier attempts, oldest first; damaged or missing ones are left
         out.
@@ -282,6 +288,7 @@ class Attempt:
                 self._report(f"the heartbeat of attempt {self.number} failed, trying again: {message}")
 
 
+@explained_limits()
 def claim_attempt(
     store: Store,
     *,
@@ -331,5 +338,9 @@ def claim_attempt(
             store, number, config=config, clock=clock, report=report, claim=content, claimed_at=begun
         )
         if start_heartbeat:
-            attempt.start_heartbeat()
+            try:
+                attempt.start_heartbeat()
+            except OutlastError:
+                attempt.close()  # or its claim keeps this process out for as long as it lives
+                raise
         return attempt

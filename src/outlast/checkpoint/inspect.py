@@ -9,10 +9,11 @@ from typing import Any
 from outlast.checkpoint.lineage import line_of
 from outlast.checkpoint.records import list_keys, newest_attempt, newest_known, read_recorded
 from outlast.checkpoint.restore import list_commits, refuse_lost, verify_commit
-from outlast.errors import CheckpointError, ObjectNotFound
+from outlast.errors import CheckpointError, ObjectNotFound, explained_limits
 from outlast.storage import open_store
 
 
+@explained_limits()
 def describe_commits(run_dir: str) -> list[dict[str, Any]]:
     """Return the committed checkpoints, newest first: ``step``, ``attempt``, ``size_bytes``, ``state``.
 
@@ -33,6 +34,7 @@ def describe_commits(run_dir: str) -> list[dict[str, Any]]:
     ]
 
 
+@explained_limits()
 def verify_run(run_dir: str) -> list[str]:
     """Read every byte of every checkpoint of the run; return what is wrong with them.
 

@@ -15,7 +15,7 @@ from outlast.checkpoint.lineage import DATA, CommitKey, is_list_name, line_of, p
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.records import list_keys, newest_attempt, newest_known, read_recorded
 from outlast.checkpoint.restore import verify_parts
-from outlast.errors import CheckpointError, DamagedCheckpoint, ObjectExists
+from outlast.errors import CheckpointError, DamagedCheckpoint, ObjectExists, explained_limits
 from outlast.storage import Store, open_store
 
 
@@ -34,6 +34,7 @@ class Recovery:
     lost_step: int | None
 
 
+@explained_limits()
 def recover_run(run_dir: str, *, go_on_from: int | None = None, report: Report) -> Recovery:
     """Make the commits again that the data of a run allow.
 

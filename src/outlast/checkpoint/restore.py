@@ -10,7 +10,6 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from outlast.checkpoint.format import MAX_COMMIT_BYTES, Commit, Part, Slice, num
 from outlast.checkpoint.lineage import DATA, UNREADABLE, CommitKey, ignored_because, line_of, parse_data_name
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.records import claim_exists, list_keys, newest_known, read_recorded
+from outlast.checkpoint.threads import for_each
 from outlast.errors import (
     CheckpointError,
     DamagedCheckpoint,
@@ -28,6 +28,7 @@ from outlast.errors import (
     ObjectNotFound,
     StorageError,
     StoreUnreachable,
+    explained_limits,
 )
 from outlast.storage import Store
 
@@ -65,6 +66,7 @@ class CommitStatus:
     size_bytes: int | None
 
 
+@explained_limits()
 def restore_newest(
     store: Store, *, attempt_number: int | None = None, prefix: str = "", report: Report = _log.warning
 ) -> Restored | None:
@@ -127,6 +129,7 @@ def _restore_newest(store: Store, attempt_number: int | None, prefix: str, repor
     return None
 
 
+@explained_limits()
 def restore_commit(store: Store, key: CommitKey, *, prefix: str = "") -> Restored:
     """Restore one checkpoint, whatever else there is. Its errors are those of ``read_commit``.
 
@@ -180,6 +183,7 @@ def read_commit(store: Store, name: str) -> Commit:
     return parse_commit(store.retry(lambda: store.read(name)), name=name)
 
 
+@explained_limits()
 def list_commits(store: Store) -> list[CommitStatus]:
     """Return what there is, oldest first, with the reason for each commit that does not count."""
     keys = list_keys(store)
@@ -207,6 +211,7 @@ def list_commits(store: Store) -> list[CommitStatus]:
     return rows
 
 
+@explained_limits()
 def verify_commit(store: Store, name: str) -> list[str]:
     """Read every byte of a checkpoint and return what is wrong with it; empty: all is well.
 
@@ -220,6 +225,7 @@ def verify_commit(store: Store, name: str) -> list[str]:
         return [str(error)]
 
 
+@explained_limits()
 def verify_parts(store: Store, commit: Commit) -> list[str]:
     """Read every byte that a commit names and return what is wrong with it; empty: all is well.
 
@@ -240,6 +246,7 @@ def verify_parts(store: Store, commit: Commit) -> list[str]:
     return problems
 
 
+@explained_limits()
 def digest_arrays(store: Store, commit: Commit, prefix: str = "params/") -> str:
     """Return one sha256 over the arrays whose name starts with the prefix, however they are cut and on
     whatever mesh.
@@ -290,9 +297,7 @@ def _read_arrays(store: Store, commit: Commit, prefix: str) -> dict[str, NDArray
             _compare(cut, entry.sha256, f"{part.name}: {entry.name}")
             _place(arrays[entry.name], entry, cut)
 
-    with ThreadPoolExecutor(_PARALLEL_PARTS) as pool:
-        for _ in pool.map(load, by_part):
-            pass
+    for_each(load, by_part, _PARALLEL_PARTS)
     return arrays
 
 

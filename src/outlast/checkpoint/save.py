@@ -35,6 +35,7 @@ from outlast.checkpoint.lineage import CommitKey, list_name
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.restore import read_commit, verify_commit
 from outlast.checkpoint.retain import Retention
+from outlast.checkpoint.threads import start
 from outlast.errors import (
     CheckpointError,
     DamagedCheckpoint,
@@ -43,6 +44,7 @@ from outlast.errors import (
     ObjectNotFound,
     OutlastError,
     SealError,
+    explained,
 )
 from outlast.storage import Store
 from outlast.storage.checksummed_json import canonical
@@ -178,9 +180,8 @@ class CheckpointWriter:
             )
         self._attempt.last_step = step
         self._timer.saved(step)
-        thread = threading.Thread(target=self._run, args=(job,), name=f"save-{step}")
-        thread.start()
-        self._thread = thread
+        self._thread = threading.Thread(target=self._run, args=(job,), name=f"save-{step}")
+        start(self._thread)
         return True
 
     def rank(self, steps: Sequence[int]) -> None:
@@ -197,9 +198,9 @@ class CheckpointWriter:
         self._join()
 
     def _join(self) -> None:
-        if self._thread:
+        if self._thread and self._thread.ident is not None:  # None: the system refused to start it
             self._thread.join()
-            self._thread = None
+        self._thread = None
 
     def _run(self, job: _Job) -> None:
         try:
@@ -225,9 +226,8 @@ class CheckpointWriter:
             return
         self.num_failed += 1
         self.num_failed_in_a_row += 1
-        self.last_error = (
-            error if isinstance(error, OutlastError) else CheckpointError(f"Saving failed: {error!r}")
-        )
+        known = error if isinstance(error, OutlastError) else explained(error)
+        self.last_error = known or CheckpointError(f"Saving failed: {error!r}")
         self._report(f"the save of step {step} failed, training goes on: {self.last_error}")
 
     # Why a death at any line of `_save`, or a rival at any moment, loses nothing that was acknowledged and
