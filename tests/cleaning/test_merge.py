@@ -1,13 +1,15 @@
 """Of documents that are alike the first stays, whatever the portions, the buckets and the split."""
 
+import json
 import random
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.documents import DocumentCleaning
-from outlast.cleaning.drops import read_merged
+from outlast.cleaning.drops import read_drops, read_merged
 from outlast.cleaning.grouping import Grouper
 from outlast.cleaning.merge import delete_scans, find_duplicates
 from outlast.cleaning.tally import CleaningTally
@@ -167,23 +169,52 @@ def test_nothing_at_all_is_no_error(tmp_path: Path) -> None:
 
 def test_damaged_scans_and_verdicts_are_named(tmp_path: Path) -> None:
     corpus = CorpusConfig(path=str(write_corpus(tmp_path / "a.jsonl", make_texts(6, 20))), format="jsonl")
-    scan(corpus, EXACT, tmp_path, cut(corpus, 1))
+    scan(corpus, EXACT, tmp_path, cut(corpus, 2))
     store = open_store(str(tmp_path))
+    record, other = (tmp_path / "cleaning" / "scan" / f"0000{number}.json" for number in (0, 1))
     part = tmp_path / "cleaning" / "scan" / "00000-corpus-00000"
-    content = part.read_bytes()
-    part.write_bytes(content[:-1])
-    with pytest.raises(
-        CorpusError, match=rf"has {len(content) - 1} bytes, not {len(content)}[\s\S]*prepare again"
-    ):
-        find_duplicates(store, EXACT, 1)
-    (tmp_path / "cleaning" / "scan" / "00000.json").write_text("{}")
-    with pytest.raises(CorpusError, match="is no record of the scan"):
-        find_duplicates(store, EXACT, 1)
+    whole = record.read_text(), part.read_bytes()
+    damaged: dict[str, tuple[Path, bytes | None]] = {
+        r"00000-corpus-00000[\s\S]*by the record of the scan": (part, whole[1][:-1] + b"?"),
+        r"names a file that is missing[\s\S]*00000-corpus": (part, None),
+        "does not match the sha256 it carries": (
+            record,
+            whole[0].replace('"number": 0', '"number": 3').encode(),
+        ),
+        "is that of portion 1": (record, other.read_bytes()),
+        "is no record of the scan": (record, b"{}"),
+        r"has version 1\.[\s\S]*delete the folder": (record, b'{"format": "outlast-scan", "version": 1}'),
+    }
+    for message, (path, content) in damaged.items():
+        path.unlink() if content is None else path.write_bytes(content)
+        with pytest.raises(CorpusError, match=message + r"[\s\S]*prepare again"):
+            find_duplicates(store, EXACT, 2)
+        record.write_text(whole[0])
+        part.write_bytes(whole[1])
+    find_duplicates(store, EXACT, 2)
+    verdict = tmp_path / "cleaning" / "drops" / "00000-corpus.documents"
+    verdict.write_bytes(bytes([1]) + verdict.read_bytes()[1:])
+    with pytest.raises(CorpusError, match=r"00000-corpus\.documents[\s\S]*by the record of the duplicates"):
+        read_drops(store, read_merged(store), 0, "corpus")
     (tmp_path / "cleaning" / "merged.json").write_text('{"format": 1}')
     with pytest.raises(CorpusError, match="is no record of the duplicates"):
         read_merged(store)
     delete_scans(store)
     assert not (tmp_path / "cleaning" / "scan").exists()
+
+
+def test_verdicts_of_version_1_are_read_without_digests(tmp_path: Path) -> None:
+    corpus = CorpusConfig(path=str(write_corpus(tmp_path / "a.jsonl", make_texts(6, 20))), format="jsonl")
+    scan(corpus, EXACT, tmp_path, cut(corpus, 1))
+    store = open_store(str(tmp_path))
+    merged = find_duplicates(store, EXACT, 1)
+    fields = {key: value for key, value in asdict(merged).items() if key != "files"}
+    former = {"format": "outlast-duplicates", "version": 1, **fields}
+    (tmp_path / "cleaning" / "merged.json").write_text(json.dumps(former, indent=1))
+    found = read_merged(store)
+    assert found == replace(merged, files=None)
+    of_both = [read_drops(store, some, 0, "corpus") for some in (merged, found)]
+    assert of_both[0].documents.tolist() == of_both[1].documents.tolist()
 
 
 def test_documents_that_the_scan_did_not_see_are_refused(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Any byte of anything that was written, changed, cut off or exchanged: it is noticed, or no output differs.
 
-The harness knows no format: it changes files of a data set of text, one of pictures, a run and an exported
-model, and asks the command line and the public functions for all they give. Each damage is told by the kind
-of its file: noticed by who reads it (an error, or a line that was not said before), noticed by
-``outlast verify``, without effect on any output. ``OUTLAST_DAMAGES`` names a file for the table.
+The harness knows no format: it changes files of a data set of text, one of pictures, a run, an exported model
+and builds that go on, and asks the command line and the public functions for all they give. Each damage is
+told by the kind of its file: noticed by who reads it (an error, or a line that was not said before), noticed
+by ``outlast verify``, without effect on any output. ``OUTLAST_DAMAGES`` names a file for the table.
 """
 
 import hashlib
@@ -22,9 +22,16 @@ import numpy as np
 import pytest
 
 import outlast
+from outlast.cleaning.config import CleaningConfig
 from outlast.cli.main import run_command_line
+from outlast.corpus.config import CorpusConfig
 from outlast.errors import OutlastError
 from outlast.logs import log
+from outlast.prepare.build import prepare_data
+from outlast.recipe import Recipe
+from outlast.shards.config import ShardsConfig
+from outlast.tokenizer.config import TokenizerConfig
+from support.builds import write_lines
 from support.command import Command
 from support.command_line import TINY
 from support.command_line import command as command
@@ -45,6 +52,11 @@ KINDS = (
     (r"(.*/)?tokenizer/.*", "tokenizer's file"),
     (r"manifest\.json", "manifest"),
     (r"(.*/)?(plan\.json|done/.*)", "plan or record of a build"),
+    (r"cleaning/scan/.*\.json", "record of a scan"),
+    (r"cleaning/scan/.*", "part of a scan"),
+    (r"cleaning/merged\.json", "record of the duplicates"),
+    (r"cleaning/drops/.*", "verdict on duplicates"),
+    (r"cleaning\.json", "cleaning report"),
     (r".*\.tar", "tar"),
     (r".*index.*|.*\.idx.*", "index of a tar"),
     (r"config\.json", "config.json"),
@@ -124,6 +136,49 @@ def of_model(folder: Path) -> Outputs:
     ids = np.arange(5, 21, dtype=np.int32)[None]
     logits = loaded(ids)["logits"]
     return {"logits": logits.tobytes(), "answers": outlast.fill_mask(folder, ["import [MASK]"])}
+
+
+def of_report(folder: Path) -> Outputs:
+    manifest = folder / "manifest.json"
+    return {
+        "dropped": verb("shards", "show", manifest, "--dropped"),
+        "shown": verb("shards", "show", manifest),
+    }
+
+
+def builds(place: Path) -> list[Artifact]:
+    """A build whose scan is over, one whose duplicates and tokenizer are there, one that has ended."""
+    texts = str(write_lines(place / "text.jsonl", 60))
+    corpus = CorpusConfig(path=texts, format="jsonl", validation_fraction=0.2)
+    recipe = Recipe(
+        corpus=corpus,
+        cleaning=CleaningConfig(duplicates="near", duplicate_lines="drop", min_characters=50),
+        tokenizer=TokenizerConfig(vocab_size=310, keep_whitespace=True),
+        shards=ShardsConfig(num_shards=4, num_processes=1),
+    )
+
+    def of_build(folder: Path) -> Outputs:
+        copy = place / "goes on"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy)
+        prepare_data(recipe, copy)
+        return {str(path.relative_to(copy)): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+
+    scanned, merged, ended = (place / name for name in ("scanned", "merged", "ended"))
+    for task in (0, 1):
+        with pytest.raises(OutlastError, match=r"not scanned|no tokenizer"):
+            prepare_data(recipe, scanned, task=(task, 2), tokenizer_wait_seconds=0)
+    shutil.rmtree(scanned / "failed")
+    prepare_data(recipe, ended)
+    shutil.copytree(ended, merged)
+    shutil.rmtree(merged / "done")
+    for path in (*merged.glob("*.safetensors"), merged / "manifest.json", merged / "cleaning.json"):
+        path.unlink()
+    return [
+        Artifact("scanned build", scanned, of_build),
+        Artifact("merged build", merged, of_build),
+        Artifact("cleaned text", ended, of_report),
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -266,6 +321,18 @@ def table(counts: Counter[tuple[str, str, str]]) -> str:
 def test_some_damages_of_everything(artifacts: list[Artifact], caplog: pytest.LogCaptureFixture) -> None:
     counts = try_damages(artifacts, 60, 0, caplog)
     assert sum(n for (_, _, outcome), n in counts.items() if outcome == "damages") == 60
+
+
+def test_some_damages_of_builds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    try_damages(builds(tmp_path), 30, 0, caplog)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_damages_of_builds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    counts = try_damages(builds(tmp_path), 600, 1, caplog)
+    if place := os.environ.get("OUTLAST_DAMAGES"):
+        Path(place).with_suffix(".builds").write_text(table(counts))
 
 
 @pytest.mark.long

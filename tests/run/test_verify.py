@@ -99,6 +99,15 @@ def test_two_files_of_a_run_that_changed_places_are_named(tmp_path: Path) -> Non
     assert [line for path in lists for line in found if line.startswith(f"{path.relative_to(tmp_path)}: ")]
 
 
+def test_a_damaged_description_is_told_once(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    path = tmp_path / "attempts" / "1.run.json"
+    for content in (path.read_bytes()[:-9], b"", b"{}"):
+        path.write_bytes(content)
+        (line,) = verify_anything(str(tmp_path))
+        assert line.startswith("attempts/1.run.json: ")
+
+
 def test_what_is_behind_a_url_or_named_by_its_manifest(tmp_path: Path) -> None:
     write_image_set(tmp_path / "images")
     write_export(tmp_path / "model")

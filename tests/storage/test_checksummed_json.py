@@ -82,7 +82,8 @@ LIST = Kind("outlast-list", (1, 2), "list", "make it again", ShardError)
             "newer version of this package",
         ),
         ({"names": ["b"]}, "does not match the sha256 it carries", None, "make it again"),
-        ({"version": 1, "names": ["b"]}, None, None, None),
+        ({"version": 1}, "does not match the sha256 it carries", None, "make it again"),
+        ({"version": 1, "names": ["b"], "sha256": None}, None, None, None),
     ],
 )
 def test_a_document_of_another_kind_version_or_content_is_told_apart(

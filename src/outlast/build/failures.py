@@ -5,7 +5,6 @@ started again and when the build is complete. A note says what the task said; no
 waiting. A task that was killed leaves none.
 """
 
-import json
 import re
 import time
 import uuid
@@ -13,9 +12,10 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 from outlast.build.tasks import Task
-from outlast.errors import Lines, OutlastError, StorageError, one_line
+from outlast.errors import Lines, OutlastError, SealError, StorageError, one_line
 from outlast.logs import log
 from outlast.storage import Store
+from outlast.storage.checksummed_json import seal, unseal
 
 _FOLDER = "failed/"
 _NOTE = re.compile(re.escape(_FOLDER) + r"(\d{5,6})\.json")
@@ -34,8 +34,8 @@ def noting_failure(store: Store, task: Task | None) -> Generator[None]:
         yield
     except Exception as error:
         fields = {"task": "/".join(map(str, task)), "attempt": uuid.uuid4().hex, "message": str(error)}
-        with suppress(StorageError):  # the error itself matters more
-            store.replace(name, [(json.dumps(fields, ensure_ascii=False, indent=1) + "\n").encode()])
+        with suppress(StorageError, SealError):  # the error itself matters more
+            store.replace(name, [seal(fields, "indented")])
         raise
 
 
@@ -99,7 +99,7 @@ def _list_notes(store: Store, task: int | None) -> list[str]:
 
 def _parse(content: bytes) -> tuple[str, str]:
     try:
-        fields = json.loads(content)
+        fields = unseal(content, where=_FOLDER, layout="indented")
         return str(fields["task"]), Lines(fields["message"])
-    except (ValueError, KeyError, TypeError):
+    except (SealError, KeyError):
         return "?", "its note cannot be read"

@@ -76,10 +76,10 @@ def find_duplicates(store: Store, config: CleaningConfig, num_portions: int) -> 
         merge.find_near()
     if config.duplicate_lines == "drop":
         merge.find_lines()
+    files: dict[str, str] = {}
     for section in merge.sections:
-        documents, lines = merge.verdict(section)
-        write_drops(store, section.scan.number, section.name, documents, lines)
-    merged = merge.result()
+        files |= write_drops(store, section.scan.number, section.name, *merge.verdict(section))
+    merged = merge.result(files)
     write_merged(store, merged)
     return merged
 
@@ -154,7 +154,7 @@ class _Merge:
         documents[self.near.range(begin, end)] = REASONS.index("near_duplicate")
         return documents, self.lines.range(section.first_line, section.first_line + section.num_lines)
 
-    def result(self) -> Merged:
+    def result(self, files: dict[str, str]) -> Merged:
         counts = {"exact_duplicate": len(self.exact), "near_duplicate": len(self.near)}
         return Merged(
             num_documents=self.num_documents,
@@ -170,6 +170,7 @@ class _Merge:
                 ]
                 for reason, examples in sorted(self.examples.items())
             },
+            files=files,
         )
 
     def _parts(self) -> Iterator[tuple[int, int, Part]]:

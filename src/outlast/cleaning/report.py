@@ -13,12 +13,13 @@ from outlast.cleaning.drops import DocumentPlace, Merged
 from outlast.cleaning.tally import CleaningTally, add_tallies
 from outlast.config import to_dict
 from outlast.errors import CorpusError, ObjectNotFound
+from outlast.logs import log
 from outlast.storage import Store
-from outlast.storage.checksummed_json import Kind, encode, parse
+from outlast.storage.checksummed_json import DIGEST_KEY, Kind, encode, parse
 
 REPORT_NAME = "cleaning.json"
 _REMEDY = "restore the file, or prepare again into another folder"
-_KIND = Kind("outlast-cleaning-report", (1,), "cleaning report", _REMEDY, CorpusError)
+_KIND = Kind("outlast-cleaning-report", (1, 2), "cleaning report", _REMEDY, CorpusError)
 
 
 def make_report(
@@ -40,7 +41,6 @@ def make_report(
             ]
         dropped[reason] = {"documents": entry.documents, "text_bytes": entry.text_bytes, "examples": examples}
     return {
-        **_KIND.head,
         "configuration": to_dict(config),
         "documents_in": total.documents_in,
         "documents_out": total.documents_out,
@@ -65,13 +65,16 @@ def read_report(store: Store) -> dict[str, Any]:
     """Read a data set's report. Raises CorpusError where there is none or it is damaged."""
     where = f"{store.url}/{REPORT_NAME}"
     try:
-        return _KIND.head | parse(store.read(REPORT_NAME), _KIND, where=where)
+        fields = parse(store.read(REPORT_NAME), _KIND, where=where)
     except ObjectNotFound:
         raise CorpusError(
             "There is no report: nothing was cleaned.",
             where=where,
             remedy="see the table [cleaning] of the recipe",
         ) from None
+    if fields.pop(DIGEST_KEY, None) is None:
+        log.info("%s is of version 1, which carries no digest: an edit of it would not be noticed", where)
+    return _KIND.head | fields
 
 
 def summarize(report: Mapping[str, Any]) -> dict[str, Any]:

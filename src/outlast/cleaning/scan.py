@@ -1,20 +1,19 @@
 """The scan: each portion writes hashes and signatures of its documents, for the merge to compare.
 
 In: the extents of a portion. Out: ``cleaning/scan/<portion>-<section>-<part>``, rows of fixed width for the
-documents that the rules keep, then ``cleaning/scan/<portion>.json``, which marks the portion as scanned. All
-are functions of the corpus and the configuration alone. Memory is bounded by the size of a part
-(docs/formats/cleaning.md).
+documents that the rules keep, then ``cleaning/scan/<portion>.json``, which marks the portion as scanned and
+carries the digests of the parts and its own. All are functions of the corpus and the configuration alone.
+Memory is bounded by the size of a part (docs/formats/cleaning.md).
 """
 
-import json
+import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.build.plan import NUMBER_KEY
 from outlast.build.processes import Count
 from outlast.cleaning.cleaner import Cleaner
 from outlast.cleaning.config import CleaningConfig
@@ -25,14 +24,14 @@ from outlast.corpus.extent import TextPortion
 from outlast.corpus.read import read_documents
 from outlast.errors import CorpusError
 from outlast.storage import Store, open_store
-from outlast.storage.checksummed_json import Kind, parse, validate
+from outlast.storage.checksummed_json import DIGEST_KEY, Kind, encode, parse, read_file, validate
 
 FOLDER = "cleaning/scan/"
 SECTIONS = ("held_out", "corpus")
 """The two kinds of documents of a portion, in the order in which they count as earlier or later."""
 
 _REMEDY = f"delete the folder {FOLDER} and prepare again"
-_KIND = Kind("outlast-scan", (1,), "record of the scan", _REMEDY, CorpusError)
+_KIND = Kind("outlast-scan", (2,), "record of the scan", _REMEDY, CorpusError)
 _PART_BYTES = 16 * 2**20
 _BATCH_CHARACTERS = 2**17
 _BATCH_DOCUMENTS = 256
@@ -41,10 +40,13 @@ _LINE = np.dtype("<u8")
 
 @dataclass(frozen=True, kw_only=True)
 class PortionScan:
-    """What a scanned portion has written: for each part of each section its documents and its lines."""
+    """What a scanned portion has written: for each part of each section its documents and its lines; the
+    sha256 of each part by its name.
+    """
 
     number: int
     parts: dict[str, list[tuple[int, int]]]
+    files: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,7 @@ class PortionScanner:
             StorageError: a part that cannot be written.
         """
         parts: dict[str, list[tuple[int, int]]] = {}
+        files: dict[str, str] = {}
         for section, extents in zip(SECTIONS, (portion.held_out, portion.extents), strict=True):
             writer = _PartWriter(self.store, portion.number, section)
             documents = read_documents(self.job.corpus, extents, Tally())
@@ -92,8 +95,9 @@ class PortionScanner:
                 writer.add(*self._describe(batch))
             writer.flush()
             parts[section] = writer.parts
-        document = {**_KIND.head, NUMBER_KEY: portion.number, "parts": parts}
-        self.store.replace(_record_name(portion.number), [(json.dumps(document) + "\n").encode()])
+            files |= writer.files
+        record = PortionScan(number=portion.number, parts=parts, files=files)
+        self.store.replace(_record_name(portion.number), [encode(_KIND, asdict(record))])
 
     def _clean(self, documents: Iterable[str], count: Count) -> Iterator[str]:
         for document in documents:
@@ -125,6 +129,7 @@ class _PartWriter:
         self.number = portion
         self.section = section
         self.parts: list[tuple[int, int]] = []
+        self.files: dict[str, str] = {}
         self._rows: list[NDArray[Any]] = []
         self._lines: list[bytes] = []
         self._size_bytes = 0
@@ -140,7 +145,9 @@ class _PartWriter:
         if not self._rows:
             return
         rows, lines = np.concatenate(self._rows), b"".join(self._lines)
-        self.store.replace(_part_name(self.number, self.section, len(self.parts)), [rows.tobytes(), lines])
+        name, content = _part_name(self.number, self.section, len(self.parts)), rows.tobytes() + lines
+        self.store.replace(name, [content])
+        self.files[name] = hashlib.sha256(content).hexdigest()
         self.parts.append((len(rows), len(lines) // 16))
         self._rows, self._lines, self._size_bytes = [], [], 0
 
@@ -165,18 +172,22 @@ def scanned_portions(store: Store) -> set[int]:
 
 
 def read_scan(store: Store, portion: int) -> PortionScan:
-    """Read the record of a scanned portion. Raises CorpusError where it is damaged."""
+    """Read the record of a scanned portion. Raises CorpusError where it is damaged or another's."""
     name = _record_name(portion)
     where = f"{store.url}/{name}"
     fields = parse(store.read(name), _KIND, where=where)
-    return validate(PortionScan, {**fields, "number": fields.get(NUMBER_KEY)}, _KIND, where=where)
+    fields.pop(DIGEST_KEY)
+    scan = validate(PortionScan, fields, _KIND, where=where)
+    if scan.number != portion:
+        raise CorpusError(f"The record is that of portion {scan.number}.", where=where, remedy=_REMEDY)
+    return scan
 
 
 def read_parts(store: Store, scan: PortionScan, section: str, dtype: np.dtype[Any]) -> Iterator[Part]:
-    """Yield the parts of a section. Raises CorpusError where one has another size than its record says."""
+    """Yield the parts of a section. Raises CorpusError where one is not what its record says."""
     for number, (num_documents, num_lines) in enumerate(scan.parts[section]):
         name = _part_name(scan.number, section, number)
-        content = store.read(name)
+        content = read_file(store, name, scan.files, _KIND)
         split = num_documents * dtype.itemsize
         if len(content) != split + 16 * num_lines:
             message = f"The part has {len(content)} bytes, not {split + 16 * num_lines}."

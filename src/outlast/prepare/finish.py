@@ -12,10 +12,10 @@ from outlast.build.plan import read_record_as
 from outlast.build.repair import end_mending, is_whole
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.drops import read_merged
-from outlast.cleaning.report import make_report, read_report, summarize, write_report
+from outlast.cleaning.report import REPORT_NAME, make_report, read_report, summarize, write_report
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.read import nothing_to_train_on
-from outlast.errors import ShardError, TokenizerError
+from outlast.errors import CorpusError, ShardError, TokenizerError
 from outlast.logs import format_count, log
 from outlast.prepare.portion import TOKENIZER_FOLDER, TextRecord
 from outlast.prepare.unknown import tell_unknown
@@ -159,6 +159,15 @@ def is_whole_set(url: str, *, verify: bool) -> bool:
 
 def read_cleaning_report(url: str) -> dict[str, Any]:
     """Return what cleaning dropped and changed in a data set. Raises ShardError, or CorpusError where there
-    is no report.
+    is no report or that of another data set.
     """
-    return read_report(read_manifest(url)[1])
+    manifest, store = read_manifest(url)
+    report = read_report(store)
+    if summarize(report) != manifest.provenance.get("cleaning"):
+        raise CorpusError(
+            "The report is that of another data set.",
+            where=store.url_of(REPORT_NAME),
+            expected="the counts that the manifest has in provenance.cleaning",
+            remedy="restore the file, or prepare again into another folder",
+        )
+    return report

@@ -1,9 +1,9 @@
 """The verb ``verify``: whether every byte of whatever the package wrote is still the one that was written.
 
 In: a path or URL. Out: what is wrong, a line for each file. What it is follows from what lies there: a run
-or an import, a data set of text or images, a tokenizer, an exported model, a cache of shards. Nothing is
-changed. Not looked at are what nothing reads again (metrics) and what people are to edit (model cards,
-``recipe.toml``).
+or an import, a data set of text or images or a build of one, a tokenizer, an exported model, a cache of
+shards. Nothing is changed. Not looked at are what nothing reads again (metrics) and what people are to edit
+(model cards, ``recipe.toml``).
 """
 
 import hashlib
@@ -30,18 +30,30 @@ from outlast.errors import ConfigError, ObjectNotFound, OutlastError, SealError,
 from outlast.huggingface.digests import PROVENANCE_NAME, changed_files, read_digests
 from outlast.images.manifest import is_image_set
 from outlast.images.verify import verify_images
-from outlast.run.directory import FORMER_NAME, TOKENIZER_FOLDER, read_description
+from outlast.run.directory import FORMER_NAME, TOKENIZER_FOLDER, find_description, read_description
 from outlast.shards.manifest import read_manifest
 from outlast.shards.verify import verify_manifest
 from outlast.storage import Store, open_store, split_url
-from outlast.storage.checksummed_json import unseal
+from outlast.storage.checksummed_json import DIGEST_KEY, unseal
 from outlast.tokenizer.manifest import FORMAT as TOKENIZER_FORMAT
 from outlast.tokenizer.manifest import MANIFEST_NAME, read_tokenizer_manifest
 from outlast.training.ranking import FOLDER as EVALUATIONS
 from outlast.training.ranking import parse_evaluation
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_BUILD = re.compile(r"(pairs-\d{1,5}/)?(plan|repair|done/[^/]+)\.json")
+_PLAN_NAME = "plan.json"
+_DOCUMENTS = (
+    (r"(?:pairs-\d{1,5}/)?plan", "outlast-plan"),
+    (r"repair", "outlast-repair"),
+    (r"done/(.+)", "outlast-piece"),
+    (r"pairs-\d{1,5}/done/(.+)", None),
+    (r"cleaning", "outlast-cleaning-report"),
+    (r"cleaning/merged", "outlast-duplicates"),
+    (r"cleaning/scan/(\d{5})", "outlast-scan"),
+    (r"failed/(\d{5,6})", None),
+)
+"""The documents of a build by their names, without the ending, and their formats; what is in brackets a
+document says of itself. All but ``cleaning.json`` are for a further life of the build."""
 
 
 def verify_anything(place: str) -> list[str]:
@@ -72,13 +84,16 @@ def _kind_of(store: Store) -> Callable[[Store], Iterator[str]]:
     if store.exists(MANIFEST_NAME):
         is_tokenizer = f'"{TOKENIZER_FORMAT}"'.encode() in store.read(MANIFEST_NAME)
         return _verify_tokenizer if is_tokenizer else _verify_data
+    if store.exists(_PLAN_NAME):
+        return _verify_unfinished
     if _is_cache(store):
         return _verify_cache
     raise ConfigError(
         "There is nothing here that Outlast writes.",
         where=store.url,
-        expected="a run or an import (attempts/), a data set of text or images (manifest.json), a tokenizer "
-        "(manifest.json), an exported model (outlast.json), a cache of shards (files named by their sha256)",
+        expected="a run or an import (attempts/), a data set of text or images (manifest.json) or a build "
+        "of one (plan.json), a tokenizer (manifest.json), an exported model (outlast.json), a cache of "
+        "shards (files named by their sha256)",
         remedy="check the path; of a folder from elsewhere nothing says what it should hold",
     )
 
@@ -94,8 +109,12 @@ def _verify_run(store: Store) -> Iterator[str]:
         yield from verify_checkpoints(store.url)
     except OutlastError as error:  # there is none
         yield f"{store.url}: {error.message}"
-    for info in store.list("attempts/"):
-        yield from _told(info.name, lambda name=info.name: _check_attempt(store, name))
+    attempts = [
+        line
+        for info in store.list("attempts/")
+        for line in _told(info.name, partial(_check_attempt, store, info.name))
+    ]
+    yield from attempts
     for info in store.list(EVALUATIONS):
         yield from _told(info.name, lambda name=info.name: _check_evaluation(store, name))
     for info in store.list(DATA):
@@ -109,7 +128,9 @@ def _verify_run(store: Store) -> Iterator[str]:
     except KeyError:
         pass
     except OutlastError as error:
-        yield f"{error.where}: {error.message}"
+        name = find_description(store)
+        if not any(line.startswith(f"{name}: ") for line in attempts):
+            yield f"{name}: {error.message}"
     if store.exists(f"{TOKENIZER_FOLDER}/{MANIFEST_NAME}") or any(tokenizer):
         yield from _check_tokenizer(store, TOKENIZER_FOLDER, next(filter(None, tokenizer), None))
 
@@ -142,26 +163,76 @@ def _verify_data(store: Store) -> Iterator[str]:
         yield from verify_manifest(url)
         tokenizer = read_manifest(url)[0].tokenizer
         yield from _check_tokenizer(store, tokenizer.path, tokenizer.fingerprint)
+    yield from _verify_build(store)
+
+
+def _verify_unfinished(store: Store) -> Iterator[str]:
+    if store.exists(f"{TOKENIZER_FOLDER}/{MANIFEST_NAME}"):
+        yield from _check_tokenizer(store, TOKENIZER_FOLDER, None)
+    yield from _verify_build(store, is_finished=False)
+
+
+def _verify_build(store: Store, *, is_finished: bool = True) -> Iterator[str]:
+    """Check the documents of a build, and what they name that no manifest names."""
     with suppress(StorageError):  # http lists nothing: what only a further build reads is not looked at
         for info in store.list(""):
-            if _BUILD.fullmatch(info.name):
-                yield from _told(info.name, lambda name=info.name: _check_build(name, store.read(name)))
+            for pattern, form in _DOCUMENTS:
+                if match := re.fullmatch(pattern + r"\.json", info.name):
+                    files: dict[str, str] = {}
+                    number = match[match.lastindex or 0]
+                    yield from _told(
+                        info.name, partial(_check_document, store, info.name, form, number, files)
+                    )
+                    if not is_finished or info.name.startswith("cleaning/"):
+                        for name, digest in files.items():
+                            yield from _told(name, partial(_check_digest, store, name, digest))
 
 
-def _check_build(name: str, content: bytes) -> None:
-    """Check a plan or a record: sealed in one of two layouts, or of a version before, without a digest."""
+def _check_document(store: Store, name: str, form: str | None, number: str, files: dict[str, str]) -> None:
+    """Check a document of a build; add the files that it names, with their digests."""
+    document = _read_document(store.read(name))
+    if document.get("format") != form:
+        raise SealError(f"Its format is {document.get('format')!r:.100}.")
+    told = document.get("table", document)
+    own = [str(told.get(key)).partition("/")[0] for key in ("number", "piece", "task", "name")]
+    if number != name and number not in [one.removesuffix(".safetensors").zfill(5) for one in own]:
+        raise SealError("It is another's.")
+    if form != "outlast-repair":  # whose files are still to be made
+        files.update(document["files"] if "files" in document else _named_files(document))
+
+
+def _named_files(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield name and digest of every file that a record tells of."""
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        if {"name", "sha256"} <= fields.keys():
+            yield fields["name"], fields["sha256"]
+        value = list(fields.values())
+    for item in cast(list[Any], value) if isinstance(value, list) else ():
+        yield from _named_files(item)
+
+
+def _read_document(content: bytes) -> dict[str, Any]:
+    """Return a document sealed in one of two layouts, or of a version before, without a digest."""
     try:
         document: Any = json.loads(content)
-        is_former = document.get("version") == 1 or set(document) == _FORMER_TABLE
+        is_former = document.get("version") == 1 and DIGEST_KEY not in document
     except (ValueError, AttributeError, RecursionError):
         raise SealError("The file is not a JSON object.") from None
-    if not is_former:
-        unseal(content, where="", layout="indented" if content.startswith(b"{\n") else "line")
-    *_, folder, stem = ["", *name.removesuffix(".json").split("/")]
-    told = document if is_former else document.get("table", document)
-    its_own = f"{told.get('piece', -1):05d}", told.get("name", "").removesuffix(".safetensors")
-    if stem not in its_own if folder == "done" else document.get("format") != f"outlast-{stem}":
-        raise SealError("It is another's.")
+    if is_former or set(document) == _FORMER_TABLE:
+        return document
+    return unseal(content, where="", layout="indented" if content.startswith(b"{\n") else "line")
+
+
+def _check_digest(store: Store, name: str, digest: str) -> None:
+    found = _digest_of(store, name)
+    if found != digest:
+        raise SealError(f"It has sha256 {found}, the record of it says another.")
+
+
+def _digest_of(store: Store, name: str) -> str:
+    with store.open(name) as file:
+        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
 _FORMER_TABLE = {"name", "size_bytes", "sha256", "num_examples", "num_random"}
@@ -199,8 +270,7 @@ def _is_cache(store: Store) -> bool:
 def _verify_cache(store: Store) -> Iterator[str]:
     for info in store.list(""):
         if _DIGEST.fullmatch(info.name):
-            with store.open(info.name) as file:
-                found = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+            found = _digest_of(store, info.name)
             if found != info.name:
                 yield f"{info.name}: has sha256 {found}, its name says another"
 

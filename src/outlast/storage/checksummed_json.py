@@ -15,13 +15,16 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import pydantic
 
-from outlast.errors import OutlastError, SealError
+from outlast.errors import ObjectNotFound, OutlastError, SealError
+from outlast.storage.store import Store
 
 DIGEST_KEY = "sha256"
 _UNSEALED_VERSION = 1
 T = TypeVar("T")
 
 Layout = Literal["line", "indented"]
+Files = Mapping[str, str]
+"""The sha256 of files by their names, which a document names that they belong to."""
 
 
 class Kind(NamedTuple):
@@ -86,13 +89,36 @@ def parse(content: bytes, kind: Kind, *, where: str) -> dict[str, Any]:
         raise kind.error(f"The {kind.noun} is not JSON: {error}", where=where, remedy=kind.remedy) from None
     fields = cast(dict[str, Any], document) if isinstance(document, dict) else {}
     check_kind(fields, kind, where=where)
-    if fields["version"] != _UNSEALED_VERSION and not has_seal(fields, content, "indented"):
+    is_sealed = fields["version"] != _UNSEALED_VERSION or isinstance(fields.get(DIGEST_KEY), str)
+    if is_sealed and not has_seal(fields, content, "indented"):
         raise kind.error(
             f"The {kind.noun} does not match the sha256 it carries: it was edited or damaged.",
             where=where,
             remedy=kind.remedy,
         )
     return {key: value for key, value in fields.items() if key not in kind.head}
+
+
+def read_file(store: Store, name: str, files: Files, kind: Kind) -> bytes:
+    """Return the content of a file that a document of a kind names. Raises the error of the kind where it is
+    missing or has another digest.
+    """
+    where = store.url_of(name)
+    try:
+        content = store.read(name)
+    except ObjectNotFound:
+        raise kind.error(
+            f"The {kind.noun} names a file that is missing.", where=where, remedy=kind.remedy
+        ) from None
+    found = hashlib.sha256(content).hexdigest()
+    if files.get(name) != found:
+        raise kind.error(
+            f"The file has sha256 {found}.",
+            where=where,
+            expected=f"{files.get(name, 'no such file')} by the {kind.noun}",
+            remedy=kind.remedy,
+        )
+    return content
 
 
 def validate(cls: type[T], fields: Mapping[str, Any], kind: Kind, *, where: str) -> T:
