@@ -18,6 +18,7 @@ from outlast.checkpoint.attempts import Attempt, claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.format import ArraySlice
 from outlast.checkpoint.lineage import CommitKey
+from outlast.checkpoint.recover import recover_run
 from outlast.checkpoint.restore import list_commits, restore_newest
 from outlast.checkpoint.retain import GRACE_SECONDS
 from outlast.checkpoint.save import CheckpointWriter
@@ -163,12 +164,13 @@ def test_two_live_writers_do_not_mix(tmp_path: Path, start: Start, state: Callab
 
 
 class RottingStore(LocalStore):
-    """Flips a bit of every part it writes."""
+    """Flips a bit of every part it writes, or of the list beside them."""
 
     rotten = False
+    what = ".safetensors"
 
     def create(self, name: str, content: Chunks) -> None:
-        if self.rotten and name.endswith(".safetensors"):
+        if self.rotten and name.startswith("data/") and name.endswith(self.what):
             changed = bytearray(b"".join(content))
             changed[-1] ^= 1
             content = [changed]
@@ -190,6 +192,27 @@ def test_a_checkpoint_that_is_damaged_at_once_is_taken_away(
         save(writer, 20, state(20))
     save(writer, 30, state(30))
     assert steps_in_line(store) == [10, 30]
+
+
+def test_a_list_that_is_damaged_at_once_costs_that_save(
+    tmp_path: Path, start: Start, state: Callable[[int], State]
+) -> None:
+    store = RottingStore(tmp_path)
+    store.what = "commit.json"
+    attempt, writer = start(store, "first")
+    store.rotten = True
+    with pytest.raises(
+        DamagedCheckpoint, match=r"damaged as soon as it was written(?s:.*)data/000000000010/1-"
+    ):
+        save(writer, 10, state(10))
+    assert not store.list("data/")
+    store.rotten = False
+    save(writer, 10, state(10))
+    save(writer, 20, state(20))
+    attempt.close()
+    for info in store.list("commits/"):
+        store.delete(info.name)
+    assert recover_run(store.url, report=pytest.fail).rebuilt == [10, 20]
 
 
 def test_a_save_while_one_is_running_is_left_out(

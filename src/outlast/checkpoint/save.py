@@ -85,9 +85,7 @@ class CheckpointWriter:
         self.last_error: OutlastError | None = None
         self.last_step: int | None = None
         self.last_save_seconds: float | None = None
-        self.num_failed = 0
-        self.num_failed_in_a_row = 0
-        self.num_committed = 0
+        self.num_failed = self.num_failed_in_a_row = self.num_committed = 0
         self._store = store
         self._config = config
         self._attempt = attempt
@@ -221,8 +219,7 @@ class CheckpointWriter:
 
     def _fail(self, step: int, error: Exception) -> None:
         if isinstance(error, Fenced):
-            self._fenced = error
-            self.last_error = error
+            self._fenced = self.last_error = error
             return
         self.num_failed += 1
         self.num_failed_in_a_row += 1
@@ -267,7 +264,7 @@ class CheckpointWriter:
         try:
             _log.debug("step %d: writing its arrays", job.step)
             commit, content = encode_commit(self._write_parts(job, prefix))
-            self._store.create_or_confirm(list_name(prefix), [content])  # what `checkpoint recover` reads
+            self._write_list(list_name(prefix), content)
             self._attempt.check_owned()
         except Exception:
             self._discard(prefix)  # no commit can name it
@@ -322,6 +319,14 @@ class CheckpointWriter:
             parts=tuple(parts),
             slices=tuple(slices),
         )
+
+    def _write_list(self, name: str, content: bytes) -> None:
+        """Write what `checkpoint recover` reads, and read it back."""
+        self._store.create_or_confirm(name, [content])
+        if self._config.verify_after_save and self._store.retry(lambda: self._store.read(name)) != content:
+            raise DamagedCheckpoint(
+                "The list of the parts was damaged as soon as it was written.", where=name
+            )
 
     def _commit(self, commit: Commit, content: bytes, prefix: str) -> Commit:
         """Create the commit object and return it. From here on nothing may take the data away but a retention

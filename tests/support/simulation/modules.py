@@ -12,7 +12,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from outlast.checkpoint import attempts, owner, recover, restore, retain, save
+from outlast.checkpoint import attempts, owner, recover, retain, save
+from outlast.checkpoint import threads as pools
 from outlast.checkpoint.attempts import claim_attempt
 from outlast.checkpoint.liveness import Clock, ProcessIdentity
 from outlast.storage import Store, store
@@ -83,7 +84,7 @@ def simulated(
         (save, "time", time),
         (retain, "time", time),
         (store, "time", time),
-        (restore, "ThreadPoolExecutor", _Pool),
+        (pools, "ThreadPoolExecutor", _Pool),
         (owner, "is_gone", is_gone),
         (recover, "open_store", lambda _: open_own()),
         (recover, "claim_attempt", partial(claim_attempt, clock=clock, process=_STRANGER)),

@@ -185,6 +185,10 @@ class _Thread:
         self._action = action
         self._task: Task | None = None
 
+    @property
+    def ident(self) -> int | None:
+        return id(self._task) if self._task else None
+
     def start(self) -> None:
         self._task = self._scheduler.spawn(self._scheduler.current.process, self._action)
 
