@@ -16,7 +16,6 @@ from outlast.training.evaluate import HeldOutSource, evaluate_sources
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.state import TrainState, initial_state, restore_state, restore_tree, snapshot
 from outlast.training.step import TrainStep, make_evaluation_step, make_train_step
-from support.devices import result_on_devices
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCAB_SIZE, LENGTH = 60, 16
@@ -78,28 +77,6 @@ def test_microbatches_change_rounding_only(next_sentence: bool) -> None:
         assert other["mlm weight"] == results[0]["mlm weight"]  # the same masks
         for name, value in results[0].items():
             np.testing.assert_allclose(other[name], value, rtol=2e-3, atol=2e-5, err_msg=name)
-
-
-def operations(num_microbatches: int) -> float:
-    """Return the floating-point operations of one device, of a step on a batch divided among all of them."""
-    state, step, _ = make_parts(num_microbatches, dropout=0.0)
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
-
-    def placed(tree: Any, *axes: str) -> Any:
-        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
-        return jax.tree.map(lambda x: jax.device_put(x, sharding), tree)
-
-    jitted: Any = step
-    compiled: Any = jitted.lower(placed(state), placed(make_batch(0, 16), "data")).compile()
-    # XLA counts the body of a loop once, however often it runs.
-    counted: Any = compiled.cost_analysis()
-    return counted["flops"] * num_microbatches
-
-
-def test_a_microbatch_lies_on_all_devices() -> None:
-    """Microbatches of neighbouring rows would each lie on one device: 4 times the operations on each."""
-    cut, whole = result_on_devices(4, __file__, "[operations(4), operations(1)]")
-    assert cut < 2 * whole
 
 
 def test_a_step_repeats_to_the_last_bit() -> None:

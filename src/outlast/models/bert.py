@@ -35,6 +35,7 @@ from outlast.models.next_sentence import next_sentence_table
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
 from outlast.models.randomness import RowKeys, fold
 from outlast.models.remat import Remat, kept, rematerialised
+from outlast.models.slices import in_slices, whole_layer
 
 
 class EncoderInputs(NamedTuple):
@@ -173,14 +174,15 @@ def _run(
 
     def layer(hidden: Array, scanned: tuple[Params, Array, Array | None]) -> tuple[Array, Array | None]:
         layer_params, index, layer_blocks = scanned
+        layer_params = whole_layer(layer_params, compute_dtype)
         keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
         attention = _Attention(inputs.attention_mask, layer_blocks, distinct, attention_kernel)
         hidden = _layer(layer_params, hidden, attention, config, keys)
         return hidden, hidden if keep_all else None
 
-    return jax.lax.scan(
-        rematerialised(layer, remat), hidden, (params["layers"], jnp.arange(config.num_layers), random_blocks)
-    )
+    layers = params["layers"]
+    layer = rematerialised(layer, remat, gathers=in_slices(layers))
+    return jax.lax.scan(layer, hidden, (layers, jnp.arange(config.num_layers), random_blocks))
 
 
 class _Attention(NamedTuple):

@@ -27,6 +27,7 @@ from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
 from outlast.models.randomness import RowKeys, fold
 from outlast.models.remat import Remat, kept, rematerialised
+from outlast.models.slices import in_slices, whole_layer
 
 
 class Turns(NamedTuple):
@@ -147,18 +148,23 @@ def _run(
 
     def layer(hidden: Array, scanned: tuple[Params, Array]) -> tuple[Array, Array | None]:
         layer_params, index = scanned
+        layer_params = whole_layer(layer_params, compute_dtype)
         keys = None if dropout_keys is None else fold(fold(dropout_keys, "layer"), index)
         hidden = _layer(layer_params, hidden, index, attention, config, keys)
         return hidden, hidden if keep_all else None
 
     layers = _with_first_norm(params["layers"])
-    return jax.lax.scan(rematerialised(layer, remat), hidden, (layers, jnp.arange(config.num_layers)))
+    layer = rematerialised(layer, remat, gathers=in_slices(layers))
+    return jax.lax.scan(layer, hidden, (layers, jnp.arange(config.num_layers)))
 
 
 def _with_first_norm(layers: Params) -> Params:
     """Give the first layer a norm that is never used, so that all layers have the same parameters."""
-    scale = layers["attention"]["norm"]["scale"]
-    norm = {"scale": jnp.concatenate([jnp.ones_like(scale, shape=(1, scale.shape[1])), scale])}
+
+    def with_first(scale: Array) -> Array:
+        return jnp.concatenate([jnp.ones_like(scale, shape=(1, scale.shape[1])), scale])
+
+    norm = jax.tree.map(with_first, layers["attention"]["norm"])
     return {**layers, "attention": {**layers["attention"], "norm": norm}}
 
 

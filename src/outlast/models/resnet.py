@@ -2,8 +2,7 @@
 
 In: normalised images (b, height, width, channel). Out: logits over the classes, and the running statistics of
 the batch norms, which are the model's only state. Checked against transformers' ``modeling_resnet.py``
-(tests/parity). The statistics of a training batch are means over all of it, whatever devices it lies on, as
-``jax.jit`` computes them over arrays that are divided.
+(tests/parity). The statistics of a training batch are means over all of it, whatever devices it lies on.
 
 Letters: b row, h and w pixel, c channel, k class, n block.
 """
@@ -18,7 +17,9 @@ from jaxtyping import Float
 
 from outlast.models.layers import dense
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
+from outlast.models.remat import all_but_gathered
 from outlast.models.resnet_config import BOTTLENECK_REDUCTION, ResNetConfig
+from outlast.models.slices import in_slices, mean_over_devices, num_row_devices, whole_layer
 
 CLASSIFIER = "classifier"
 """The group of parameters whose shapes depend on the number of classes."""
@@ -157,10 +158,10 @@ def _stage(
     """The first block of a stage changes size and channels; the others are alike."""
 
     def block(x: Array, params: Params, state: ModelState, stride: int) -> tuple[Array, ModelState]:
-        return _block(x, params, state, norms, stride)
+        return _block(x, whole_layer(params, x.dtype), state, norms, stride)
 
-    if remat:
-        block = jax.checkpoint(block, static_argnums=3)
+    if remat or in_slices(params):
+        block = jax.checkpoint(block, static_argnums=3, policy=None if remat else all_but_gathered)
     x, first = block(x, params["first"], state["first"], stride)
     if "rest" not in params:
         return x, {"first": first}
@@ -212,9 +213,10 @@ class _Norms(NamedTuple):
         wide = x.astype(state["mean"].dtype)
         mean, variance = state["mean"], state["variance"]
         if self.train:
-            mean = jnp.mean(wide, axis=(0, 1, 2))
-            variance = jnp.mean(jnp.square(wide - mean[None, None, None, :]), axis=(0, 1, 2))
-            count = wide.size // wide.shape[-1]
+            mean = mean_over_devices(jnp.mean(wide, axis=(0, 1, 2)))
+            squares = jnp.square(wide - mean[None, None, None, :])
+            variance = mean_over_devices(jnp.mean(squares, axis=(0, 1, 2)))
+            count = wide.size // wide.shape[-1] * num_row_devices()
             unbiased = variance * (count / max(count - 1, 1))
             share = self.config.norm_momentum
             state = {

@@ -17,7 +17,7 @@ from outlast.models.resnet_config import RESNET, ResNetModelConfig
 from outlast.objectives.config import ClassifyConfig, MlmConfig
 from outlast.shards.config import ShardsConfig
 from outlast.tokenizer.config import TokenizerConfig
-from outlast.training.config import OptimizerConfig, TrainingConfig
+from outlast.training.config import MeshConfig, OptimizerConfig, TrainingConfig
 
 MASKED_LM, CLASSIFICATION = "masked_lm", "classification"
 """The kinds of objectives."""
@@ -56,6 +56,8 @@ class Recipe:
     """How gradients become updates, and the learning rate of each step."""
     training: TrainingConfig = TrainingConfig()
     """How long a run is, and how a step is computed."""
+    mesh: MeshConfig = MeshConfig()
+    """Among which devices a step is divided."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """How often to save, what to keep, when an owner counts as gone."""
 

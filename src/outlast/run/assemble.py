@@ -1,6 +1,9 @@
 """From a recipe to the parts of its run, of whatever kind: the one place that names the kinds."""
 
+from dataclasses import replace
 from typing import Any
+
+import jax
 
 from outlast.config import to_dict
 from outlast.recipe import CLASSIFICATION, MASKED_LM, Recipe, in_steps
@@ -8,6 +11,7 @@ from outlast.run.images import ImageClassification
 from outlast.run.kind import DataFacts, Learner, Parts, RunKind
 from outlast.run.text import MaskedLm
 from outlast.training.identity import Identity
+from outlast.training.mesh import make_layout
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.phase_plan import plan_phases
 from outlast.training.phases import Phases, identity_of_phases
@@ -64,6 +68,24 @@ def assemble(recipe: Recipe) -> Parts[Any, Any]:
             "total_steps": recipe.training.total_steps,
         },
     )
+
+
+def on_devices(parts: Parts[Any, Any]) -> Parts[Any, Any]:
+    """Return the parts of a run laid out on the devices that are here. Looking for them comes before anything
+    is written, so one that is not there leaves no trace.
+
+    Raises:
+        ConfigError: the mesh of the recipe does not fit them. RuntimeError: jax finds none.
+    """
+    recipe, learner = parts.recipe, parts.learner
+    state = jax.eval_shape(learner.initial_state)
+    layout = make_layout(
+        recipe.mesh,
+        plan=parts.phases.plan,
+        num_microbatches=recipe.training.num_microbatches,
+        state_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state, state.params))),
+    )
+    return replace(parts, layout=layout)
 
 
 def _data_identity(recipe: Recipe, phases: Phases[Any], facts: DataFacts) -> Identity:

@@ -18,6 +18,7 @@ from outlast.recipe import Recipe
 from outlast.storage import Store
 from outlast.stream.examples import ExampleStream
 from outlast.training.identity import Identity
+from outlast.training.mesh import ONE_DEVICE, Layout
 from outlast.training.optimizer import Schedule
 from outlast.training.phases import Phases
 from outlast.training.state import TrainState, initial_state
@@ -51,10 +52,10 @@ class Learner(Generic[ObjectiveT]):
     optimizer: optax.GradientTransformation
     seed: int
 
-    def initial_state(self) -> TrainState:
+    def initial_state(self, layout: Layout = ONE_DEVICE) -> TrainState:
         """Return the state of step 0, a pure function of the seed."""
         objective = self.objective
-        return initial_state(objective.param_table, self.optimizer, self.seed, objective.state_table)
+        return initial_state(objective.param_table, self.optimizer, self.seed, objective.state_table, layout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class Parts(Generic[StreamT, ObjectiveT]):
     Attributes:
         recipe: in steps, whatever it was measured in.
         identity: what a resume may not change.
+        layout: among which devices it trains; what only reads a checkpoint uses one.
     """
 
     kind: "RunKind[StreamT, ObjectiveT]"
@@ -72,6 +74,7 @@ class Parts(Generic[StreamT, ObjectiveT]):
     facts: DataFacts
     learner: Learner[ObjectiveT]
     identity: Identity
+    layout: Layout = ONE_DEVICE
 
     @property
     def stream(self) -> StreamT:

@@ -1,7 +1,6 @@
 """The first lines of a run: the device, the data and the caches, as they were found.
 
-In: the parts of a run. Out: lines for a person. Looking for the device is the first thing that needs it, so
-one that is not there is told before the run directory is touched.
+In: the parts of a run. Out: lines for a person.
 """
 
 from typing import Any
@@ -13,10 +12,11 @@ from outlast.run.kind import Parts
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import cache_folder
 from outlast.training.arithmetic import environment
+from outlast.training.mesh import FSDP
 
 
 def describe_opening(parts: Parts[Any, Any]) -> list[str]:
-    """Return what a run computes with and reads. Raises RuntimeError where jax finds no device."""
+    """Return what a run computes with and reads."""
     recipe, phase = parts.recipe, parts.phases.plan[0]
     found = environment()
     kind = found.get("processor") or found["device_kind"]
@@ -27,12 +27,28 @@ def describe_opening(parts: Parts[Any, Any]) -> list[str]:
         epoch += f", {format_count(examples * phase.sequence_length)} tokens"
     steps = max(examples // phase.global_batch_size, 1)
     lines = [
-        f"device: {found['num_devices']} of {jax.device_count()} {found['platform']} devices ({kind}), "
+        f"device: {parts.layout.num_devices} of {jax.device_count()} {found['platform']} devices ({kind}), "
         f"computes in {recipe.training.compute_dtype}",
+        *_mesh(parts),
         f"data: {' and '.join(_manifests(recipe.stream))}",
         f"batch: {batch}; an epoch: {epoch}, {format_count(steps)} steps",
     ]
     return lines + _caches(parts)
+
+
+def _mesh(parts: Parts[Any, Any]) -> list[str]:
+    """Say what lies where, if there are several devices."""
+    layout, batch = parts.layout, parts.phases.plan[0].global_batch_size
+    if layout.num_devices == 1:
+        return []
+    axes = " x ".join(f"{axis} {size}" for axis, size in layout.shape.items())
+    line = f"mesh: {axes}; {batch // layout.num_devices} examples of a batch on each device"
+    if (divisor := layout.shape[FSDP]) == 1:
+        return [f"{line}, and all parameters"]
+    lines = [f"{line}, and 1/{divisor} of parameters, gradients and optimizer"]
+    if names := layout.undivided(parts.learner.objective.param_table):
+        lines.append(f"mesh: whole on each device, for no axis divides by {divisor}: {', '.join(names)}")
+    return lines
 
 
 def _manifests(config: StreamConfig) -> list[str]:

@@ -21,7 +21,7 @@ from outlast.errors import ConfigError
 from outlast.logs import ProgressLine, format_count, log
 from outlast.models.params import count
 from outlast.recipe import Recipe
-from outlast.run.assemble import assemble, run_kind_of
+from outlast.run.assemble import assemble, on_devices, run_kind_of
 from outlast.run.checkpoints import NEWEST, Which, ranking_of
 from outlast.run.description import keep_description
 from outlast.run.directory import check_place
@@ -79,7 +79,7 @@ def train_run(
     with ExitStack() as stack:
         if notice is None:
             notice = stack.enter_context(Notice())
-        parts = assemble(run_kind_of(recipe).as_begun(recipe, store))
+        parts = on_devices(assemble(run_kind_of(recipe).as_begun(recipe, store)))
         recipe = parts.recipe
         if notice:
             raise notice.leaving("before the run began: nothing is lost.")
@@ -98,7 +98,8 @@ def train_run(
         restored = restore_newest(store, attempt_number=attempt.number)
         state = _start(parts, restored, source, fresh, run_dir=run_dir)
         attempt.record_restored(int(state.step), restored.commit.name if restored else None)
-        kept = kept_arithmetic(arithmetic(recipe.training), restored.commit.mesh if restored else None)
+        now = arithmetic(recipe.training, parts.layout)
+        kept = kept_arithmetic(now, restored.commit.mesh if restored else None)
         del restored, fresh  # as large as the state itself
         keep_description(attempt, parts)
         return _train(parts, store, attempt, state, kept, notice, stack)
@@ -127,7 +128,7 @@ def _start(
     recipe = parts.recipe
     if restored is not None:
         check_identity(restored.commit.identity, parts.identity, step=restored.commit.step, run_dir=run_dir)
-        former, now = restored.commit.mesh, arithmetic(recipe.training)
+        former, now = restored.commit.mesh, arithmetic(recipe.training, parts.layout)
         log.info("resuming from step %d of %d", restored.commit.step, recipe.training.total_steps)
         log.info("%s", describe_promise(former, now))
         if source is not None:
@@ -142,7 +143,7 @@ def _start(
 
 
 def _fresh(parts: Parts[Any, Any], source: Source | None) -> TrainState:
-    state = parts.learner.initial_state()
+    state = parts.learner.initial_state(parts.layout)
     return state if source is None else initialized_from(source, state, parts)
 
 
@@ -155,7 +156,7 @@ def _train(
     notice: Notice,
     stack: ExitStack,
 ) -> TrainState:
-    recipe, phases, learner = parts.recipe, parts.phases, parts.learner
+    recipe, phases, learner, layout = parts.recipe, parts.phases, parts.learner, parts.layout
     start_step = int(state.step)
     writer = CheckpointWriter(
         store,
@@ -172,7 +173,7 @@ def _train(
         commit_of=attempt.commit_of,
         total_steps=recipe.training.total_steps,
         interval_steps=recipe.training.evaluation_interval_steps,
-        evaluation_step=make_evaluation_step(learner.objective, seed=recipe.training.seed),
+        evaluation_step=make_evaluation_step(learner.objective, seed=recipe.training.seed, layout=layout),
         held_out=held_out.sources if held_out else None,
         ranking=ranking_of(recipe),
         stop=lambda: bool(notice),
@@ -194,13 +195,14 @@ def _train(
     state = train(
         state,
         total_steps=recipe.training.total_steps,
-        batches_from=phases.batches_from,
+        batches_from=lambda step: map(layout.placed, phases.batches_from(step)),
         train_step=make_train_step(
             learner.objective,
             learner.optimizer,
             learner.schedule,
             seed=recipe.training.seed,
             num_microbatches=recipe.training.num_microbatches,
+            layout=layout,
         ),
         saves=Saves(
             writer,
@@ -230,5 +232,9 @@ def _end_in_words(parts: Parts[Any, Any], loss: float | None, evaluations: RunEv
 
 
 def restored_state(parts: Parts[Any, Any], restored: Restored) -> TrainState:
-    """Return a checkpoint as the state of a run. Raises CheckpointError where it does not fit."""
-    return restore_state(restored.arrays, jax.eval_shape(parts.learner.initial_state))
+    """Return a checkpoint as the state of a run, on its devices, whatever mesh it was made on. Raises
+    CheckpointError where it does not fit.
+    """
+    learner = parts.learner
+    state = jax.eval_shape(learner.initial_state)
+    return restore_state(restored.arrays, parts.layout.template(state, learner.objective.param_table))

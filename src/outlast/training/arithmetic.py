@@ -22,6 +22,7 @@ from jax.experimental.serialize_executable import serialize
 
 from outlast.config import differences
 from outlast.training.config import TrainingConfig
+from outlast.training.mesh import ONE_DEVICE, Layout
 from outlast.version import __version__
 
 ARITHMETIC_VERSION = 2
@@ -78,7 +79,6 @@ def environment() -> dict[str, Any]:
         "platform": device.platform,
         "platform_version": device.client.platform_version,
         "device_kind": device.device_kind,
-        "num_devices": 1,
         "xla_flags": _xla_flags(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         _NOTED: _settings(),
@@ -86,10 +86,29 @@ def environment() -> dict[str, Any]:
     return fields | (_processor() if device.platform == "cpu" else {})
 
 
-def arithmetic(training: TrainingConfig) -> dict[str, Any]:
-    """Return the environment, and the operation fields that change rounding."""
+def topology(layout: Layout) -> dict[str, Any]:
+    """Return among what a sum over the rows of a batch is divided, and what adds the parts up.
+
+    Commits from before there was a mesh are of one device, and say no more; so one device says no more.
+    """
+    if layout.num_devices == 1:
+        return {"num_devices": 1}
+    fields: dict[str, Any] = {
+        "num_devices": layout.num_devices,
+        "mesh": layout.shape,
+        "num_processes": jax.process_count(),
+    }
+    if jax.default_backend() == "cpu":  # of other platforms the compilers say it
+        own = jax.config.jax_cpu_collectives_implementation  # pyright: ignore[reportAttributeAccessIssue]
+        fields["collectives"] = "in process" if jax.process_count() == 1 else own
+    return fields
+
+
+def arithmetic(training: TrainingConfig, layout: Layout = ONE_DEVICE) -> dict[str, Any]:
+    """Return the environment, the topology, and the operation fields that change rounding."""
     fields: dict[str, Any] = {
         **environment(),
+        **topology(layout),
         "num_microbatches": training.num_microbatches,
         "compute_dtype": training.compute_dtype,
         "remat": training.remat,

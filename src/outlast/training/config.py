@@ -100,3 +100,15 @@ class TrainingConfig:
     The verb evaluate reads all."""
     compilation_cache_dir: Location[Operation[str | None]] = "~/.cache/outlast/compilation"
     """Where compiled programs are kept, so that a restart need not compile again."""
+
+
+@table
+class MeshConfig:
+    data: Operation[PositiveInt | None] = None
+    """Groups of devices that share the rows of a batch and have all parameters each. Default: as many as
+    there are devices, divided by fsdp."""
+    fsdp: Operation[PositiveInt | None] = None
+    """Devices of a group: they share its rows, and parameters, gradients and the state of the optimizer are
+    divided among them. Default: 1; where these do not fit into the memory of one device, all devices."""
+    allow_idle: Operation[bool] = False
+    """Whether devices may be left without work; else a mesh that is smaller than the machine is refused."""

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from jax.sharding import NamedSharding
 from jaxtyping import Int
 from numpy.typing import NDArray
 
 from outlast.errors import CheckpointError
 from outlast.models.params import Params, ParamTable, init_params, with_split_axis
+from outlast.training.mesh import ONE_DEVICE, Layout
 
 Tree = TypeVar("Tree")
 
@@ -36,11 +38,13 @@ def initial_state(
     optimizer: optax.GradientTransformation,
     seed: int,
     state_table: ParamTable | None = None,
+    layout: Layout = ONE_DEVICE,
 ) -> TrainState:
     """Return the state of step 0, a pure function of the seed.
 
     Args:
         state_table: of the model's state; None: it has none.
+        layout: where its arrays lie; each device makes what lies on it.
     """
 
     def make() -> TrainState:
@@ -49,7 +53,7 @@ def initial_state(
             jnp.zeros([], jnp.int32), params, init_params(state_table or {}, seed), optimizer.init(params)
         )
 
-    return jax.jit(make)()
+    return jax.jit(make, out_shardings=layout.shardings(jax.eval_shape(make), table))()
 
 
 def snapshot(state: TrainState) -> dict[str, NDArray[Any]]:
@@ -72,7 +76,9 @@ def restore_state(arrays: Mapping[str, NDArray[Any]], template: TrainState) -> T
 
 
 def restore_tree(arrays: Mapping[str, NDArray[Any]], template: Tree) -> Tree:
-    """Put arrays in the place of a template's leaves. Raises CheckpointError naming what does not fit."""
+    """Put arrays in the place of a template's leaves, on its devices. Raises CheckpointError naming what does
+    not fit.
+    """
     expected = _flat(template)
     arrays = {
         name: with_split_axis(value, expected[name].shape) if name in expected else value
@@ -87,8 +93,16 @@ def restore_tree(arrays: Mapping[str, NDArray[Any]], template: Tree) -> Tree:
     if mistakes:
         raise CheckpointError("The checkpoint does not fit this run: " + "; ".join(mistakes[:5]) + ".")
     # Copies of our own, put on the device as they are: jnp.array compiles a program for each shape it copies.
-    leaves = [jax.device_put(np.array(arrays[name], copy=True)) for name in expected]
+    leaves = [
+        jax.device_put(np.array(arrays[name], copy=True), _place_of(leaf)) for name, leaf in expected.items()
+    ]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _place_of(leaf: Any) -> NamedSharding | None:
+    """Return among which devices a leaf is divided; None: it lies on one."""
+    sharding = getattr(leaf, "sharding", None)
+    return sharding if isinstance(sharding, NamedSharding) else None
 
 
 def _flat(tree: Any) -> dict[str, Any]:
