@@ -84,10 +84,6 @@ def make_train_step(
 
     gradient = jax.grad(loss, has_aux=True)
 
-    def strided(x: Array) -> Array:
-        """Return microbatches of every M-th row: the same rows however many devices share a batch."""
-        return x.reshape(-1, num_microbatches, *x.shape[1:]).swapaxes(0, 1)
-
     def accumulate(params: Params, at: _At, rows: Array, batch: Batch) -> tuple[Params, LossOutput]:
         """Return the gradient of the mean loss of the batch, and sums over it. Each device comes with rows of
         its own, and all leave with the same.
@@ -99,25 +95,12 @@ def make_train_step(
         # gradients afterwards. The weights follow from the masks alone, which cost next to nothing.
         keys = row_keys(seed, "train", at.step, rows)
         weight_sums = layout.total(objective.weight_sums(batch, row_keys=keys))
-        total, output = of_parts(params, at, rows, batch, weight_sums)
-        return layout.total_gradient(total), output._replace(terms=layout.total(output.terms))
 
-    def of_parts(
-        params: Params, at: _At, rows: Array, batch: Batch, weight_sums: dict[str, Array]
-    ) -> tuple[Params, LossOutput]:
-        """Return the sums over the microbatches of one device."""
-        if num_microbatches == 1:
+        def part(rows: Array, batch: Batch) -> tuple[Params, LossOutput]:
             return gradient(params, at, rows, batch, weight_sums)
 
-        def microbatch(total: Any, part: Any) -> tuple[Any, None]:
-            added = gradient(params, at, *part, weight_sums)
-            return jax.tree.map(jnp.add, total, added), None
-
-        parts = jax.tree.map(strided, (rows, dict(batch)))
-        first = jax.tree.map(lambda x: x[0], parts)
-        shapes = jax.eval_shape(lambda: gradient(params, at, *first, weight_sums))
-        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-        return jax.lax.scan(microbatch, zeros, parts)[0]
+        total, output = _sum_of_parts(part, num_microbatches, rows, batch)
+        return layout.total_gradient(total), output._replace(terms=layout.total(output.terms))
 
     specs = layout.param_specs(table)
     gradient_of = layout.on_each_device(accumulate, (specs, WHOLE, ROWS, ROWS), (specs, WHOLE))
@@ -133,6 +116,27 @@ def make_train_step(
         return layout.kept(after, table), measured
 
     return jax.jit(train_step, donate_argnums=0)
+
+
+def _sum_of_parts(part: Callable[[Array, Batch], Any], num_parts: int, rows: Array, batch: Batch) -> Any:
+    """Return the sum of what a function gives for each microbatch, one after the other.
+
+    A microbatch is every M-th row: the same rows however many devices share the batch.
+    """
+    if num_parts == 1:
+        return part(rows, batch)
+
+    def strided(x: Array) -> Array:
+        return x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1)
+
+    def add(total: Any, own: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, part(*own)), None
+
+    parts = jax.tree.map(strided, (rows, dict(batch)))
+    first = jax.tree.map(lambda x: x[0], parts)
+    shapes = jax.eval_shape(lambda: part(*first))
+    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    return jax.lax.scan(add, zeros, parts)[0]
 
 
 def make_evaluation_step(objective: Objective, *, seed: int, layout: Layout = ONE_DEVICE) -> EvaluationStep:
