@@ -4,11 +4,9 @@ import http.server
 import io
 import json
 import re
-import socketserver
 import tarfile
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from outlast.shards.document import FORMAT
 from outlast.storage import Store
 from support.command import RECIPE
 from support.command_line import DATA, Outcome, Run, settings
+from support.files import serving
 from support.images import jpeg, write_tar
 
 EVIL = "a\x1b[2J\x9b\u202e\r\nforged line"
@@ -117,8 +116,7 @@ def test_what_a_name_tells_a_terminal_is_shown(
     shows(meet(outlast, folder))
 
 
-@contextmanager
-def answering(headers: dict[str, str]) -> Generator[str]:
+def answering(headers: dict[str, str]) -> AbstractContextManager[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -131,12 +129,7 @@ def answering(headers: dict[str, str]) -> Generator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+    return serving(Handler)
 
 
 def test_what_a_header_tells_a_terminal_is_shown(outlast: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,20 @@ def test_examples_labels_keys_and_order_are_kept(tmp_path: Path) -> None:
     assert summarize_images(described)["stored as"] == "pixels, 2 images as they were"
 
 
+def test_a_repacking_is_not_gone_on_with_by_another_pillow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_images(tmp_path / "src", [3, 2])
+    repack(manifest, tmp_path / "out", PIXELS)
+    versions = {**PIXELS.versions(), "pillow": "1.0"}
+    monkeypatch.setattr(RawPixels, "versions", lambda _: versions)
+    repack(manifest, tmp_path / "out", PIXELS)  # whole: nothing is computed
+    for name in ("manifest.json", "done/00001.json"):
+        (tmp_path / "out" / name).unlink()
+    with pytest.raises(ShardError, match=r"was begun with pillow .*here is 1.0[\s\S]*install pillow"):
+        repack(manifest, tmp_path / "out", PIXELS)
+
+
 def test_a_repacking_goes_on_where_it_stopped(tmp_path: Path) -> None:
     manifest = write_images(tmp_path / "src", [3, 3, 2])
     repack(manifest, tmp_path / "out", PIXELS)

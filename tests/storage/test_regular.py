@@ -3,10 +3,7 @@
 import ast
 import http.server
 import os
-import socketserver
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ import pytest
 from outlast.errors import StorageError
 from outlast.storage import LocalStore, open_store
 from outlast.storage.regular import open_regular, read_whole
+from support.files import serving
 
 
 @pytest.fixture
@@ -45,8 +43,7 @@ def test_no_more_than_a_size_is_read_whole(tmp_path: Path) -> None:
         LocalStore(tmp_path).read("file")
 
 
-@contextmanager
-def endless() -> Generator[str]:
+def endless() -> AbstractContextManager[str]:
     """A server whose bodies have no end."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -62,12 +59,7 @@ def endless() -> Generator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+    return serving(Handler)
 
 
 def test_an_endless_body_ends() -> None:

@@ -25,6 +25,7 @@ from outlast.storage.addresses import is_forbidden, resolve
 from outlast.storage.http import HttpStore
 from outlast.storage.remote import ObjectStore
 from support.azure import AzureServer, azure_variables
+from support.files import serving
 
 SECRET = "canary-secret-key"
 
@@ -236,23 +237,6 @@ def test_a_missing_bucket_is_named(s3_endpoint: str, s3_environment: pytest.Monk
     with pytest.raises(StorageError, match="check that the bucket exists") as caught:
         open_store("s3://no-such-bucket/run").create("name", [b"x"])
     assert not isinstance(caught.value, ObjectNotFound | StoreUnreachable)
-
-
-class serving:
-    """A server on loopback for the time of a ``with`` block."""
-
-    def __init__(self, handler: Any) -> None:
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-
-    def __enter__(self) -> str:
-        self.thread.start()
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
 
 
 class QuietFiles(http.server.SimpleHTTPRequestHandler):

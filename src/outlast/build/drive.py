@@ -1,14 +1,16 @@
 """Working off the portions of a job, with a line of progress for a person.
 
-In: a job and its portions. Out: nothing but what the job writes; where each portion leaves a record, the
-records. A portion that fails is said at once, the others go on, and its reason is told at the end, once. One
-that a killed run had finished is not built again.
+In: a job and its portions. Out: what the job writes and, where portions leave records, the records. A portion
+that fails is named at once and the others go on; its error is told once, at the end. What a killed run had
+finished is not built again.
 """
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Protocol
 
 from outlast.build.plan import (
@@ -22,7 +24,7 @@ from outlast.build.plan import (
 )
 from outlast.build.processes import Job, P, Progress, build_portions, first_failure
 from outlast.build.repair import end_mending, is_whole
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, ShardError
 from outlast.logs import ProgressLine, format_count, format_seconds, log
 from outlast.storage import Store
 from outlast.version import __version__
@@ -68,10 +70,11 @@ class Gauge:
 
     Attributes:
         what: the line's name.
-        total: when all is done.
-        done: of the counts of each portion so far and the indices of the finished ones.
-        describe: the counts of all portions and the seconds since the beginning, for a person.
-        has_summary: whether they stand in a line of their own at the end.
+        total: what ``done`` comes to in the end.
+        done: returns how far the job is, from the counts of each portion so far and the indices of the
+            finished ones.
+        describe: returns the summed counts and the seconds since the beginning as text for a person.
+        has_summary: whether that text is logged as a line of its own at the end.
     """
 
     what: str
@@ -142,13 +145,15 @@ class Build(Generic[R]):
         identity: what the result depends on.
         record_type: the dataclass that a finished portion leaves.
         library_versions: of what its bytes depend on beside this package.
+        kept_versions: returns the versions of libraries that must stay the same until the build has ended;
+            not called where it has.
 
     Attributes:
         url: of the manifest.
         versions: that the build was begun with.
 
     Raises:
-        ShardError: the folder belongs to another build.
+        ShardError: the folder belongs to another build, or it was begun with other ``kept_versions``.
     """
 
     def __init__(
@@ -158,28 +163,50 @@ class Build(Generic[R]):
         manifest: str,
         identity: Mapping[str, Any],
         record_type: type[R],
-        library_versions: Mapping[str, str] | None = None,
+        library_versions: Mapping[str, str] = MappingProxyType({}),
+        kept_versions: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.url = f"{out.rstrip('/')}/{manifest}"
-        self.versions = agree_on_plan(store, identity, {"outlast": __version__, **(library_versions or {})})
         self._store, self._manifest, self._record_type = store, manifest, record_type
+        self._identity, self._kept_versions = identity, kept_versions
+        self.versions = {"outlast": __version__, **library_versions}
+        self.agree({} if store.exists(manifest) else kept_versions())
+
+    def agree(self, kept_versions: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Agree on the plan; a second time, where it may have been withdrawn and made anew meanwhile."""
+        self.versions = agree_on_plan(self._store, self._identity, {**self.versions, **kept_versions})
+        for name, number in kept_versions.items():
+            if self.versions.get(name) != number:
+                raise ShardError(
+                    f"The build was begun with {name} {self.versions.get(name)}, here is {number}.",
+                    where=self._store.url,
+                    expected="one version throughout, for what it computes may differ",
+                    remedy=f"install {name} {self.versions.get(name)}, or choose another folder",
+                )
 
     def is_complete(
-        self, named: Callable[[str], Sequence[NamedFile]], *, verify: bool, has_more: bool = True
+        self,
+        named: Callable[[str], Sequence[NamedFile]],
+        *,
+        verify: bool,
+        has_more: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Return whether the result is there, whole; what is missing of it is made ready to be mended.
 
         Args:
             named: returns the files that the manifest at a URL names.
             verify: compare digests and not sizes alone.
-            has_more: whether what belongs to it beside those files is there.
+            has_more: returns whether what belongs to it beside those files is there.
         """
         if not self._store.exists(self._manifest):
             return False
-        is_there = is_whole(self._store, named(self.url), self._record_type, verify=verify)
-        if is_there and has_more:
+        is_there = has_more()
+        is_there = is_whole(self._store, named(self.url), self._record_type, verify=verify) and is_there
+        if is_there:
             log.info("complete already: %s", self.url)
-        return is_there and has_more
+        else:
+            self.agree(self._kept_versions())
+        return is_there
 
     def run(
         self,
@@ -193,8 +220,6 @@ class Build(Generic[R]):
     ) -> list[R]:
         """Build the portions that are not finished yet; return the records of all.
 
-        Where no portion could be built the plan is withdrawn.
-
         Args:
             what: for the line of progress.
             num_processes: at most so many; None: one for each core.
@@ -207,13 +232,23 @@ class Build(Generic[R]):
         """
         finished = finished_portions(self._store)
         missing = [portion for portion in portions if portion.number not in finished]
-        try:
+        with self.freeing_folder(more_folders):
             drive(job, missing, InProcesses(num_processes), by_number(what, len(missing), counted))
+        delete_leftovers(self._store, more_folders)
+        return self.records(len(portions))
+
+    @contextmanager
+    def freeing_folder(self, more_folders: Sequence[str]) -> Generator[None]:
+        """Where what happens inside fails and nothing is made yet, withdraw the plan (``withdraw_plan``)."""
+        try:
+            yield
         except OutlastError:
             withdraw_plan(self._store, more_folders)
             raise
-        delete_leftovers(self._store, more_folders)
-        records = [read_record_as(self._record_type, self._store, portion.number) for portion in portions]
+
+    def records(self, num_portions: int) -> list[R]:
+        """Return the records of all portions, which are finished. Raises ShardError where files are lost."""
+        records = [read_record_as(self._record_type, self._store, number) for number in range(num_portions)]
         end_mending(self._store, records)
         return records
 

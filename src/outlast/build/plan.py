@@ -22,7 +22,7 @@ _RECORD_FOLDER = "done/"
 _FOLDERS = ("", _RECORD_FOLDER)
 _REMEDY = "delete it and give the same line again"
 _PLAN = Kind("outlast-plan", (1, 2), "plan", _REMEDY, ShardError)
-NUMBER_KEY = "piece"
+_NUMBER_KEY = "piece"
 """Of a portion in its record: what it was called when the format was made."""
 _RECORD = Kind("outlast-piece", (1, 2), "record of a portion", _REMEDY, ShardError)
 _NOTE = Kind("outlast-repair", (1, 2), "note of what is mended", _REMEDY, ShardError)
@@ -118,7 +118,7 @@ def write_record(store: Store, record: Record) -> None:
     """
     _check_made_again(store, record)
     fields = asdict(cast(Any, record))
-    content = encode(_RECORD, {NUMBER_KEY: fields.pop("number"), **fields})
+    content = encode(_RECORD, {_NUMBER_KEY: fields.pop("number"), **fields})
     store.replace(_record_name(record.number), [content])
 
 
@@ -186,7 +186,7 @@ def read_record_as(cls: type[R], store: Store, portion: int) -> R:
     name = _record_name(portion)
     where = f"{store.url}/{name}"
     fields = parse(store.read(name), _RECORD, where=where)
-    found = fields.pop(NUMBER_KEY, None)
+    found = fields.pop(_NUMBER_KEY, None)
     if found != portion:
         raise ShardError(f"The record is that of portion {found!r:.100}.", where=where, remedy=_REMEDY)
     fields.pop(DIGEST_KEY, None)

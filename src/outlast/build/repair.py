@@ -1,9 +1,9 @@
 """A second look at the files of a finished build, and the mending of what is missing or damaged.
 
-In: the files that a manifest names. Out: whether each is there, whole. Where not, the records of the portions
-that made them are taken away, so that the ordinary build makes those again; and a note says which bytes they
-must have, which every record is held against (``build.plan``). The note goes last, so a mending that is
-killed goes on (docs/design/building_shards.md).
+In: the files that a manifest names. Out: whether each is there, whole. The portions of those that are not
+lose their records, so the ordinary build makes them again. A note says which bytes the files must have, and
+no record of other bytes is written (``build.plan``). The note is deleted last, so a mending that was killed
+goes on (docs/design/building_shards.md).
 """
 
 import hashlib

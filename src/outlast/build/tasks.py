@@ -1,4 +1,4 @@
-"""Shares of a build: which portions belong to a task, what is left to others, waiting for what another makes.
+"""Shares of a build: which portions a task makes, which are left to others, and waiting for these.
 
 In: ``--task i/N``, the portions, the output folder. Out: the portions to build here.
 """

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from outlast.checkpoint.lineage import CommitKey, parse_commit_name, parse_data_name
 from outlast.errors import CheckpointError, DamagedCheckpoint, SealError
-from outlast.storage.checksummed_json import seal, unseal
+from outlast.storage.checksummed_json import Kind, check_kind, seal, unseal, validate
 
 VERSION = 1
+_COMMIT = Kind(None, (VERSION,), "commit", None, DamagedCheckpoint)
 MAX_COMMIT_BYTES = 256 * 1024 * 1024
 _LONGEST_NAME = 1024
 _ALIGNMENT = 8
@@ -238,19 +239,8 @@ def parse_commit(content: bytes, *, name: str) -> Commit:
         document = unseal(content, where=name)
     except SealError as error:
         raise DamagedCheckpoint(error.message, where=name) from None
-    if document.get("version") != VERSION:
-        raise DamagedCheckpoint(
-            f"The checkpoint has version {document.get('version')!r}.",
-            where=name,
-            expected=f"version {VERSION}",
-            remedy="read it with a newer version of this package",
-        )
-    try:
-        commit = pydantic.TypeAdapter(Commit).validate_json(content)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise DamagedCheckpoint(f"The commit's {key} is wrong: {first['msg']}.", where=name) from None
+    check_kind(document, _COMMIT, where=name)
+    commit = validate(Commit, content, _COMMIT, where=name)
     problem = _find_problem(commit, name)
     if problem:
         raise DamagedCheckpoint(problem, where=name)

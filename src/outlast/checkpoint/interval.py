@@ -1,7 +1,7 @@
 """When to save: by steps, by time, or by a rule from what was measured.
 
 In: the cost of a save and the lives of earlier attempts. Out: seconds until the next save; whether one is
-due. Source: Young (1974), "A first order approximation to the optimum checkpoint interval", CACM 17(9):
+due now. Source: Young (1974), "A first order approximation to the optimum checkpoint interval", CACM 17(9):
 tau = sqrt(2 C M) for a cost C and a mean time M between preemptions. Two differences: M starts from a guess,
 since a young run has seen none, and the first save comes soon, since spot machines that die at all often die
 within minutes.

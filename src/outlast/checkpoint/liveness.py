@@ -1,4 +1,4 @@
-"""Which process is this, and is that one still alive: told without trusting another machine's clock.
+"""Whether another process is still alive, told without trusting another machine's clock.
 
 In: what a process wrote about itself when it claimed a run. Out: whether it is certainly gone, and whether
 its clock readings can be compared with ours. Both are answered only for a process of this very machine: same

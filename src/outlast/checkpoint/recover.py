@@ -2,8 +2,9 @@
 
 In: a run directory. Out: the commits that the sealed lists among the data allow, made again. A list is the
 commit itself, written beside its parts before the commit was; it counts only where every byte of every part
-matches its digest. Nothing is deleted. Going back further than the run is known to have been is said by an
-attempt of its own, on request: its record makes the older checkpoint the newest.
+matches its digest. Nothing is deleted. Where only a checkpoint is left that is older than one the run is
+known to have had, going back to it must be asked for; an attempt of its own then records that the run goes on
+from there.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The verdict of the merge: which documents and lines of a portion are dropped, being like earlier ones.
+"""The verdict of the merge: the documents and lines of a portion that are dropped as duplicates.
 
 In: what the merge decided. Out: ``cleaning/drops/<portion>-<section>.documents`` (a byte for each document
 that the scan saw: 0 keep, 1 exact, 2 near duplicate) and ``.lines`` (a bit for each line that it saw), and

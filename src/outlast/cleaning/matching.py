@@ -1,7 +1,7 @@
-"""Which records of a bucket have the same key: who follows whom.
+"""Which records of a bucket have the same key.
 
-In: the chunks of a bucket (``grouping.py``), in each of which numbers rise. Out: pairs of numbers. What
-comes out does not depend on how the bucket is cut into chunks.
+In: the chunks of a bucket (``grouping.py``), each sorted by the records' numbers. Out: pairs of numbers, of a
+record and an earlier one with its key, however the bucket is cut into chunks.
 """
 
 from collections.abc import Iterable, Iterator

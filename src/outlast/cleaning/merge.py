@@ -5,9 +5,9 @@ alone, with bounded memory: records are brought together on disk by their key, a
 stay in memory, of a line one (docs/design/cleaning.md).
 
 The documents are numbered in the order in which they count: first the held-out ones that lie apart, then the
-others, each by portion. A document is dropped if an earlier one has the same text, or else, for near
-duplicates, if an earlier one of different text shares a band and is similar enough as their signatures tell,
-whatever became of that one. So no two documents that were found to be alike both stay, in whatever splits.
+others, each by portion. A document is dropped if an earlier one has the same text. As a near duplicate it is
+dropped if an earlier one shares a band with it and their signatures are similar enough, even if that one was
+dropped itself. So of two documents that were found to be alike never both stay, not even in different splits.
 """
 
 import itertools

@@ -1,5 +1,4 @@
-"""What stands for a document where all are compared: a hash of its text, a MinHash signature, hashes of
-its lines.
+"""What documents are compared by: a hash of the text, a MinHash signature, hashes of the lines.
 
 In: cleaned text. Out: arrays of fixed width. Equal text gives equal values on every machine.
 """

@@ -1,4 +1,4 @@
-"""What a file of the corpus is, a stretch of it, and the stretches that make a portion.
+"""Files of the corpus, stretches of them, and the stretches that make a portion.
 
 In and out: plain values, sent to the processes that read them.
 """

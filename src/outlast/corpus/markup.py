@@ -1,4 +1,4 @@
-"""Marks in the raw text that are no text: what they say becomes documents and lines, they themselves vanish.
+"""Marks in raw text, such as titles of articles: they divide it into documents and lines, and are left out.
 
 In: the text of a record or a file. Out: the documents in it, one for each article; a document's titles,
 paragraphs and lines are its lines. No article is joined to another (docs/design/markup.md).

@@ -1,7 +1,7 @@
 """The digests of an export: what is read of it is what was written, or an error.
 
-In: a folder. Out: nothing, where its files are as its ``outlast.json`` says, or where it has none: a folder
-from elsewhere is read as it is. The files are hashed by a thread beside what is done with them. ``README.md``
+In: a folder. Out: nothing, or an error where a file is not as ``outlast.json`` says. A folder from elsewhere
+has none and is read as it is. The files are hashed by a thread beside what is done with them. ``README.md``
 is for people, who complete it, and has no digest.
 """
 

@@ -3,7 +3,8 @@
 With ``split_special_tokens=True`` transformers leaves special tokens in text alone, as ``prepare`` does. The
 models of ``tokenizers`` know no control pieces, though: a Unigram vocabulary matches the text "[CLS]" as any
 piece, and so does BPE with ``ignore_merges`` where it is a whole word. In: the parts of a tokenizer.json and
-the names. Out: the parts, changed so that the name is never a piece of text, and no other id is another.
+the names. Out: the parts, changed so that no text encodes to such a name, and all other ids stay as they
+were.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,5 @@
-"""The ``[stream.images]`` table: how large an example of images is, and what of its picture it shows; and the
-``[stream]`` table that has it.
+"""The ``[stream.images]`` table: the size of an example, and which part of its picture it shows. And the
+``[stream]`` table with that table in it.
 """
 
 from typing import Annotated, Literal, Self

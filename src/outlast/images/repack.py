@@ -2,8 +2,8 @@
 
 In: the manifest of a data set of images and how pixels are stored. Out: a data set with tars of the same
 names, examples, keys and labels. An image that cannot be stored in that way stays as it is, byte for byte,
-and is counted: its number, and with it the place of every other one in the order, does not change. A killed
-run goes on with the tars that are missing.
+and is counted. It keeps its number, so no other image changes its place in the order. A killed run goes on
+with the tars that are missing.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ def repack_images(
             "The data set would be stored over itself.", where="--out", remedy="choose another folder"
         )
     identity = {"source": source.fingerprint, "store": "pixels", **asdict(pixels)}
-    build = Build(store, out, MANIFEST_NAME, identity, RepackRecord, pixels.versions())
+    build = Build(store, out, MANIFEST_NAME, identity, RepackRecord, kept_versions=pixels.versions)
     if build.is_complete(named_files, verify=verify):
         return build.url
     entries = [(split, entry) for split, entries in source.splits.items() for entry in entries]

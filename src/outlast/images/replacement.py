@@ -1,9 +1,9 @@
-"""What stands in for an image that cannot be decoded, and how many may be so.
+"""What stands in for an image that cannot be decoded, and how many such images are put up with.
 
-In: a row of a training step. Out: the records that follow its own in its window, round and round: the first
-one that decodes takes its place. That is a function of the order and the data alone, so every process, every
-thread and every resume replaces alike, and no other row moves. In evaluation nothing stands in: the row
-counts with weight 0.
+In: a row of a training step. Out: the records behind its own in its window, then those from its beginning on:
+the first one that decodes takes its place. That is a function of the order and the data alone, so every
+process, every thread and every resume replaces alike, and no other row moves. In evaluation nothing stands
+in: the row counts with weight 0.
 """
 
 import threading

@@ -3,7 +3,7 @@
 In: a path for each split. Out: the images in a fixed order, cut into the shares of shards, and the names of
 the classes. The images themselves are read when a shard is written.
 
-    folder   every file below ``SRC/<class>/`` whose name ends as that of an image; classes sorted by name
+    folder   every file below ``SRC/<class>/`` with the suffix of an image; classes sorted by name
     list     a .csv, .tsv or .jsonl file with the columns ``image`` (below its folder) and ``label``
     parquet  the columns ``image`` (bytes, or a struct with ``bytes``) and ``label``, as Hugging Face has them
     saved    a folder that the library ``datasets`` wrote (``save_to_disk``), with the same columns

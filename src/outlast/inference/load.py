@@ -1,4 +1,4 @@
-"""A model folder as what answers: by its ``config.json`` a model of text or of pictures."""
+"""Loading a model folder: its ``config.json`` says whether it is a model of text or of pictures."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is asked of an export, and what its records come to: packing, length, predictions.
+"""The options of an export, and what follows from them: packing, length and predictions of its records.
 
 In: the options of an export and the manifest of the data set. Out: each choice, the defaults resolved; what
 does not fit the data set is refused, naming the option.

@@ -29,7 +29,7 @@ from outlast.shards.manifest import (
     ShardEntry,
     StaticExamples,
     TokenizerEntry,
-    read_manifest,
+    named_files,
     write_manifest,
 )
 from outlast.shards.record import PortionRecord, make_manifest, shard_name
@@ -136,8 +136,11 @@ def import_tfrecord(
         "files": [[split, split_url(url)[1], size] for (split, url), size in zip(splits, sizes, strict=True)],
     }
     build = Build(store, out, MANIFEST_NAME, identity, PortionRecord)
-    has_tokenizer = holds_tokenizer(store, TOKENIZER_FOLDER, trained.fingerprint)
-    if build.is_complete(lambda url: read_manifest(url)[0].files, verify=verify, has_more=has_tokenizer):
+    if build.is_complete(
+        named_files,
+        verify=verify,
+        has_more=lambda: holds_tokenizer(store, TOKENIZER_FOLDER, trained.fingerprint),
+    ):
         return build.url
     write_tokenizer(store, TOKENIZER_FOLDER, trained, tokenizer_files)
     log.info(

@@ -1,4 +1,4 @@
-"""The record that each portion of an import or an export leaves: that of a build of text."""
+"""The record that each portion of an import or an export leaves, of the same kind as in a build of text."""
 
 from outlast.shards.manifest import ShardEntry
 from outlast.shards.record import PortionRecord

@@ -1,4 +1,4 @@
-"""The files of an import: which they are, and their records some at a time.
+"""The files of an import, and their records in batches.
 
 In: URLs. Out: records in batches of bounded size, each with the place that a message names.
 """

@@ -22,6 +22,7 @@ from outlast.models.attention.full import AttentionMask, attend
 from outlast.models.attention.kernels import AttentionKernel
 from outlast.models.attention.local import local_attend
 from outlast.models.bert import EncoderInputs
+from outlast.models.bert import predict_tokens as predict_tokens
 from outlast.models.config import EncoderConfig
 from outlast.models.layers import ACTIVATIONS, dense, dropout, embedding, layer_norm
 from outlast.models.params import LAYERS_AXIS, Param, Params, ParamTable
@@ -115,19 +116,6 @@ def encode_all(
     assert states is not None
     last = layer_norm(hidden, params["final_norm"], config.layer_norm_epsilon)
     return jnp.concatenate([first[None], states[:-1], last[None]])
-
-
-def predict_tokens(
-    params: Params, hidden: Float[Array, "b p d"], *, config: EncoderConfig
-) -> Float[Array, "b p v"]:
-    """Return float32 logits over the vocabulary; the projection is the word embeddings' transpose."""
-    head = params["head"]
-    with jax.named_scope("head"):
-        x = ACTIVATIONS[config.activation](dense(hidden, head["dense"]))
-        x = layer_norm(x, head["norm"], config.layer_norm_epsilon)
-        table = params["embeddings"]["word"].astype(x.dtype)
-        logits = jnp.einsum("bpd,vd->bpv", x, table, preferred_element_type=jnp.float32)
-        return logits + head["bias"][None, None, :]
 
 
 def _run(

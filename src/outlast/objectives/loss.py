@@ -1,4 +1,4 @@
-"""What every objective gives: sums of its loss, so that parts of a batch and uneven data add up exactly.
+"""What every objective returns: its loss as sums, which add up exactly over parts of a batch and uneven data.
 
 In: parameters, state, a batch and a key for each row. Out: ``LossOutput``. An objective is a frozen value
 with the functions of ``Objective``; the step and the evaluation know no more of it.

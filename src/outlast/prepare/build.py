@@ -7,12 +7,13 @@ goes on where it stopped, and ends with the same bytes as one that was not (docs
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from outlast.build.drive import InProcesses, Run
+from outlast.build.drive import Build, InProcesses, Run
 from outlast.build.failures import delete_notes, noting_failure, tell_failures
-from outlast.build.plan import agree_on_plan, delete_leftovers, finished_portions, withdraw_plan
+from outlast.build.plan import delete_leftovers, finished_portions
 from outlast.build.tasks import Task, drive_share, others_have_work
 from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
@@ -24,18 +25,19 @@ from outlast.corpus.extent import CorpusFile, TextPortion
 from outlast.corpus.files import would_read
 from outlast.corpus.formats import describe_corpus
 from outlast.corpus.plan import list_corpus, plan_portions
-from outlast.errors import ConfigError, OutlastError
+from outlast.errors import ConfigError
 from outlast.logs import format_count, log
 from outlast.prepare.duplicates import ensure_duplicates_found
-from outlast.prepare.finish import finish, is_whole_set
-from outlast.prepare.identity import agree_on_build, build_identity, describe_files
+from outlast.prepare.finish import finish, has_own_tokenizer
+from outlast.prepare.identity import build_identity, describe_files
 from outlast.prepare.pairs import add_pairs, other_pairs
-from outlast.prepare.portion import BuildJob
+from outlast.prepare.portion import BuildJob, TextRecord
 from outlast.prepare.tokenizer import ensure_tokenizer
 from outlast.prepare.words import find_word_rule, name_words, versions_of
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
 from outlast.shards.document import MANIFEST_NAME
+from outlast.shards.manifest import named_files
 from outlast.storage import Store, open_store, place_of
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import TokenizerManifest
@@ -91,43 +93,38 @@ def prepare_data(
     num_shards = len(portions)
     words = name_words(shards, segmenter)
     identity, versions = build_identity(corpus, cleaning, tokenizer, num_shards, files, held_out, words)
-    manifest_url = f"{out.rstrip('/')}/{MANIFEST_NAME}"
-    if store.exists(MANIFEST_NAME) and _is_complete(store, manifest_url, identity, versions, verify):
-        _end(store, manifest_url, shards, verify=verify)
-        return manifest_url
-    rule = find_word_rule(shards, segmenter)
-    versions = agree_on_build(store, identity, versions, {**library_versions(cleaning), **versions_of(rule)})
+    find_rule = cache(partial(find_word_rule, shards, segmenter))
+
+    def kept_versions() -> dict[str, str]:
+        return {**library_versions(cleaning), **versions_of(find_rule())}
+
+    build = Build(store, out, MANIFEST_NAME, identity, TextRecord, versions, kept_versions)
+    if build.is_complete(named_files, verify=verify, has_more=lambda: has_own_tokenizer(build.url)):
+        _end(store, build.url, shards, verify=verify)
+        return build.url
     scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
-    with _runner(shards, ray) as run, noting_failure(store, task):
+    # The other tasks wait for task 0, which has the plan they know.
+    freeing = build.freeing_folder(_MADE_FIRST) if task is None or task[0] == 0 else nullcontext()
+    with _runner(shards, ray) as run, noting_failure(store, task), freeing:
         trained = _ensure_tokenizer(scan, tokenizer, store, portions, run, task, tokenizer_wait_seconds)
-        agree_on_plan(store, identity, versions)  # which may have been withdrawn, and made anew, meanwhile
+        build.agree()
         job = BuildJob(
             corpus=corpus,
             out=out,
             num_shards=num_shards,
             tokenizer_fingerprint=trained.fingerprint,
             cleaning=cleaning,
-            words=rule,
+            words=find_rule(),
         )
         drive_share("shards", job, portions, finished_portions(store), task, run)
         check_remote((*files, *held_out))
     if others_have_work(store, num_shards):
         tell_failures(store)
         return None
-    finish(corpus, cleaning, store, trained, num_shards, _provenance(identity, versions, files, held_out))
-    _end(store, manifest_url, shards, verify=verify)
-    return manifest_url
-
-
-def _is_complete(
-    store: Store, manifest_url: str, identity: dict[str, Any], versions: dict[str, str], verify: bool
-) -> bool:
-    """Return whether a build that has ended before is there, whole. It needs no libraries any more."""
-    agree_on_build(store, identity, versions, {})
-    if not is_whole_set(manifest_url, verify=verify):
-        return False
-    log.info("complete already: %s", manifest_url)
-    return True
+    provenance = _provenance(identity, build.versions, files, held_out)
+    finish(corpus, cleaning, store, trained, build.records(num_shards), provenance)
+    _end(store, build.url, shards, verify=verify)
+    return build.url
 
 
 def _ensure_tokenizer(
@@ -140,14 +137,9 @@ def _ensure_tokenizer(
     wait_seconds: float,
 ) -> TokenizerManifest:
     """Find the duplicates where they are dropped, then return the tokenizer."""
-    try:
-        if scan.cleaning.needs_scan:
-            ensure_duplicates_found(scan, store, portions, run, task, wait_seconds)
-        return ensure_tokenizer(scan.corpus, scan.cleaning, config, store, portions, task, wait_seconds)
-    except OutlastError:
-        if task is None or task[0] == 0:  # the others wait for this one, which has the plan they know
-            withdraw_plan(store, _MADE_FIRST)
-        raise
+    if scan.cleaning.needs_scan:
+        ensure_duplicates_found(scan, store, portions, run, task, wait_seconds)
+    return ensure_tokenizer(scan.corpus, scan.cleaning, config, store, portions, task, wait_seconds)
 
 
 def _provenance(

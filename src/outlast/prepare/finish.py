@@ -1,15 +1,13 @@
-"""The end of a build: report, manifest, what is said of it.
+"""The end of a build: report, manifest, and the last lines of the log.
 
 In: the records of all portions. Out: ``manifest.json``; from there on there is a data set.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outlast.build.plan import read_record_as
-from outlast.build.repair import end_mending, is_whole
 from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.drops import read_merged
 from outlast.cleaning.report import REPORT_NAME, make_report, read_report, summarize, write_report
@@ -34,11 +32,10 @@ def finish(
     cleaning: CleaningConfig,
     store: Store,
     tokenizer: TokenizerManifest,
-    num_shards: int,
+    records: Sequence[TextRecord],
     provenance: dict[str, Any],
 ) -> None:
     """Write the manifest: from here on there is a data set."""
-    records = [read_record_as(TextRecord, store, portion) for portion in range(num_shards)]
     if cleaning.is_on:
         merged = read_merged(store) if cleaning.needs_scan else None
         report = make_report(cleaning, (r.cleaning for r in records if r.cleaning), merged)
@@ -71,7 +68,6 @@ def finish(
         )
         log.warning("%d undecodable bytes were replaced by U+FFFD, first: %s", undecodable, first)
     warn_of_words(manifest)
-    end_mending(store, records)
     write_manifest(store, _as_before(store, manifest))
     if members:
         log.info("%s", _describe_members(members))
@@ -132,15 +128,15 @@ def _as_before(store: Store, manifest: Manifest) -> Manifest:
     return replace(manifest, pairs=before.pairs)
 
 
-def is_whole_set(url: str, *, verify: bool) -> bool:
-    """Return whether a data set is there, whole, with its tokenizer; where not, make it ready to be mended.
+def has_own_tokenizer(url: str) -> bool:
+    """Return whether the tokenizer of a data set is there, whole; where not, make it ready to be mended.
 
     Raises:
-        ShardError: the manifest is damaged; a file whose making no record tells; another tokenizer.
+        ShardError: the manifest is damaged; another tokenizer.
         StorageError: the store does not answer, or cannot be written.
     """
     manifest, store = read_manifest(url)
-    tokenizer, has_tokenizer = manifest.tokenizer, True
+    tokenizer = manifest.tokenizer
     try:
         found = read_tokenizer_manifest(store, tokenizer.path).fingerprint
         if found != tokenizer.fingerprint:
@@ -153,8 +149,8 @@ def is_whole_set(url: str, *, verify: bool) -> bool:
     except TokenizerError as error:
         log.warning("%s", error)
         store.delete(f"{tokenizer.path}/{TOKENIZER_MANIFEST}")
-        has_tokenizer = False
-    return is_whole(store, manifest.files, TextRecord, verify=verify) and has_tokenizer
+        return False
+    return True
 
 
 def read_cleaning_report(url: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a build depends on: its plan, agreed upon by all that take part in it.
+"""What a build depends on, for the plan that all who take part in it agree on.
 
 In: the recipe's tables and the files of the corpus. Out: plain values; two builds with equal ones give equal
 bytes.
@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from outlast.build.plan import agree_on_plan
 from outlast.cleaning.config import CleaningConfig
 from outlast.config import to_dict
 from outlast.corpus.config import CorpusConfig
 from outlast.corpus.extent import CorpusFile
-from outlast.errors import ShardError
-from outlast.storage import Store, open_store, split_url
+from outlast.storage import open_store, split_url
 from outlast.tokenizer.config import TokenizerConfig
 from outlast.tokenizer.manifest import TokenizerManifest, read_tokenizer
-from outlast.version import __version__
 
 
 def build_identity(
@@ -29,7 +26,7 @@ def build_identity(
     held_out: Sequence[CorpusFile],
     words: str,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what the result depends on, and the versions of what makes it.
+    """Return what the result depends on, and the version of the library of its tokenizer.
 
     Where the corpus lies is no part of it: a copy on another machine is the same corpus. ``words`` names what
     finds words (``prepare.words.name_words``).
@@ -59,27 +56,7 @@ def build_identity(
         "held_out_files": {file.name: _describe_file(file, is_mixed) for file in held_out},
     }
     package = "fugashi" if library == "mecab" else library
-    return identity, {"outlast": __version__, package: version(package)}
-
-
-def agree_on_build(
-    store: Store, identity: dict[str, Any], versions: dict[str, str], kept_versions: dict[str, str]
-) -> dict[str, str]:
-    """Agree on the plan; return the versions that the build was begun with.
-
-    An unfinished build is not gone on with by other ``kept_versions``: those of what cleans its documents and
-    finds their words.
-    """
-    begun = agree_on_plan(store, identity, versions | kept_versions)
-    for name, number in kept_versions.items():
-        if begun.get(name) != number:
-            raise ShardError(
-                f"The build was begun with {name} {begun.get(name)}, here is {number}.",
-                where=store.url,
-                expected="one version throughout, for what it computes may differ",
-                remedy=f"install {name} {begun.get(name)}, or prepare into another folder",
-            )
-    return begun
+    return identity, {package: version(package)}
 
 
 def _describe_file(file: CorpusFile, is_mixed: bool) -> list[str | int]:

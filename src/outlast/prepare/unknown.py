@@ -1,4 +1,4 @@
-"""What is said of pieces that are unknown: in the last lines of a build and in its manifest.
+"""What a build says of unknown pieces, in its last lines and in its manifest.
 
 In: the records of all portions. Out: values for the manifest's provenance, and lines of the log.
 """

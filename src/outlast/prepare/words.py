@@ -1,4 +1,4 @@
-"""What finds the words of a build, and what is said of them in the end.
+"""What finds the words of a build, and the warnings where they are too short or too long.
 
 In: the ``[shards]`` table, or a segmenter from Python. Out: the rule that the builders follow, its name for
 the identity of the build, and warnings.

@@ -1,4 +1,5 @@
-"""How long a run is: steps, phases, or epochs until the data say what these are in steps. No jax here."""
+"""How long a run is: in steps, in phases, or in epochs, which become steps once the data are known. No jax
+here."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,7 @@
 """All keys of a recipe, said once: as a JSON schema for editors, and as ``docs/reference/recipe.md``.
 
-In: the tables' types, defaults and docstrings. Out: plain JSON, and Markdown made of that JSON. A key whose
-change makes no other run and no other data set has ``x-operation`` in it, a path or URL ``x-location``.
+In: the tables' types, defaults and docstrings. Out: plain JSON, and Markdown made of that JSON. A key
+that may change while run and data set stay the same has ``x-operation`` in it, a path or URL ``x-location``.
 """
 
 import inspect

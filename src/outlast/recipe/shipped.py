@@ -1,4 +1,4 @@
-"""The recipes that come with the package, each a complete run with its measured result in its head.
+"""The recipes that come with the package, each a complete run, its measured result in the comment at its top.
 
 In: a name, such as ``roberta_tiny``. Out: the text of the file. An installed package has them inside, a
 checkout in its own folder.

@@ -1,8 +1,8 @@
 """Which checkpoint of a run a verb reads: the newest, the one of a step, or the best; and what there is.
 
 In: the store of a run directory, and what was asked for. Out: that checkpoint, or an error that names those
-there are. Invariant: only the newest may be replaced, where it is damaged, by the one before, and that is
-said; what was asked for by step or as the best is read or refused. This module is free of jax.
+there are. Invariant: where the newest one is damaged the one before it is read, and the log says so; one that
+was asked for by its step or as the best is read or refused. This module is free of jax.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the owner of a run writes into its directory at the start: recipe and tokenizer.
+"""What the owner writes into the run directory at the start: recipe and tokenizer.
 
 In: the parts of a run. Out: what ``directory`` reads (formats/run_directory.md).
 """

@@ -1,8 +1,8 @@
 """The held-out splits of a run: for each source of its data, as the phase that is evaluated reads it.
 
 In: the parts of a run, a step. Out: one pass over every held-out example, or over
-``training.evaluation_examples`` of each source, source by source in manifest order. A source is read as a run
-on it alone would read it, so its loss does not depend on the other sources.
+``training.evaluation_examples`` of each source, source by source in manifest order. Each source is read
+as if it were the only one, so its loss does not depend on the other sources.
 """
 
 from dataclasses import replace

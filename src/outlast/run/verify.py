@@ -1,4 +1,4 @@
-"""The verb ``verify``: whether every byte of whatever the package wrote is still the one that was written.
+"""The verb ``verify``: whether what the package wrote is still the same, byte for byte.
 
 In: a path or URL. Out: what is wrong, a line for each file. What it is follows from what lies there: a run
 or an import, a data set of text or images or a build of one, a tokenizer, an exported model, a cache of

@@ -1,6 +1,6 @@
 """What a data set holds, as plain values and in a few lines for a person.
 
-In: the URL of a manifest. Out: a dict; and of it, lines by their name, in the order in which they are shown.
+In: the URL of a manifest. Out: a dict; or, made of it, the lines to show, in order, by name.
 """
 
 from collections.abc import Mapping

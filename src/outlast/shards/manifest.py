@@ -211,6 +211,11 @@ def read_manifest(url: str) -> tuple[Manifest, Store]:
     return parse_manifest(text, where=url), store
 
 
+def named_files(url: str) -> tuple[ShardEntry, ...]:
+    """Return the shards that a manifest names. Raises ShardError."""
+    return read_manifest(url)[0].files
+
+
 def parse_manifest(text: bytes, *, where: str) -> Manifest:
     """Parse and check a manifest's bytes. Raises ShardError."""
     document = parse_document(text, where=where)

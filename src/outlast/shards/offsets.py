@@ -1,8 +1,7 @@
 """Where the documents and sentences of a shard begin, without its tokens.
 
-In: a store and a shard's entry in the manifest. Out: ``Offsets``, in memory; of a remote shard, of which
-only the header and the two arrays are fetched, mapped from a nameless temporary file with a hole where the
-tokens would be.
+In: a store and a shard's entry in the manifest. Out: ``Offsets``. Of a remote shard only the header and the
+two arrays are fetched, into a nameless temporary file with a hole where the tokens would be, and mapped.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
-"""Whose a file of a cache folder is: locks between processes, and shards on their way between threads.
+"""Who may use a file of a cache folder: locks between processes, and what threads of one process share.
 
 In: paths in the folder. Out: an unfinished file to the one process that may write it, and what may be
-deleted. A lock is on the open file, never on its name, so each is checked to be still the file of that name.
+deleted. A lock is on the open file, not on its name, so after locking it is checked that the name still is
+this file's.
 """
 
 import fcntl

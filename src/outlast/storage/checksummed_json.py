@@ -31,16 +31,17 @@ class Kind(NamedTuple):
     """What a file says it is in its keys ``format`` and ``version``, and what is said of one that is not.
 
     Attributes:
+        format: None: the file has no such key.
         versions: that are read; the last one is written.
         noun: what a message calls it.
-        remedy: what to do about a damaged one.
+        remedy: what to do about a damaged one; None: the reader goes on without it.
         error: that a message is raised as.
     """
 
-    format: str
+    format: str | None
     versions: tuple[int | str, ...]
     noun: str
-    remedy: str
+    remedy: str | None
     error: type[OutlastError]
 
     @property
@@ -54,7 +55,7 @@ def check_kind(document: Mapping[str, Any], kind: Kind, *, where: str) -> None:
     read.
     """
     found, version = document.get("format"), document.get("version")
-    if found != kind.format:
+    if kind.format is not None and found != kind.format:
         raise kind.error(
             f"The file is no {kind.noun}: its format is {found!r:.100}.",
             where=where,
@@ -66,7 +67,7 @@ def check_kind(document: Mapping[str, Any], kind: Kind, *, where: str) -> None:
             f"The {kind.noun} has version {version!r:.100}.",
             where=where,
             expected=f"version {' or '.join(map(str, kind.versions))}",
-            remedy=f"read it with a newer version of this package, or {kind.remedy}",
+            remedy=", or ".join(filter(None, ("read it with a newer version of this package", kind.remedy))),
         )
 
 
@@ -121,12 +122,13 @@ def read_file(store: Store, name: str, files: Files, kind: Kind) -> bytes:
     return content
 
 
-def validate(cls: type[T], fields: Mapping[str, Any], kind: Kind, *, where: str) -> T:
-    """Return the fields of a document as a dataclass. Raises the error of its kind, naming the first key that
-    is wrong.
+def validate(cls: type[T], fields: Mapping[str, Any] | bytes, kind: Kind, *, where: str) -> T:
+    """Return the fields of a document, or its text, as a dataclass. Raises the error of its kind, naming the
+    first key that is wrong.
     """
+    adapter = pydantic.TypeAdapter(cls)
     try:
-        return pydantic.TypeAdapter(cls).validate_python(fields)
+        return adapter.validate_json(fields) if isinstance(fields, bytes) else adapter.validate_python(fields)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -1,4 +1,4 @@
-"""A store some of whose objects lie elsewhere: a data set beside whose manifest not all of its files are.
+"""A store some of whose objects lie elsewhere, for a data set whose files are not all beside its manifest.
 
 In: a store, and for names in it the URLs of the objects that they stand for. Out: a store that reads those
 where they lie. The URLs come from data, so they lead to stores alone, never to this machine: to buckets, and

@@ -9,10 +9,10 @@ and Sainte-Lague, which never takes a seat back when there is one more: so the c
     |n(i, t) - p t|  <=  1/2 + p (k - 2) / 2  =: e,  for k sources; 1/2 for two, less than 1 for three.
                          Where the shares have a common denominator above 2**16: at most 2 e (1 + k / 2**17)
 
-Positions are cut into blocks. A block's table, of whose turn it is, depends on nothing but how many turns of
-each source it holds. Shares with a common denominator W up to 2**16 have blocks of a multiple of W, all
-alike. Others have blocks of 2**16, of which only the numbers of turns at their borders are Webster's; inside
-a block the numbers of its turns take the place of the shares.
+Positions are cut into blocks. The table of a block depends only on how many turns each source has in it.
+Shares with a common denominator W up to 2**16 have blocks of a multiple of W, all alike. Others have blocks
+of 2**16, of which only the numbers of turns at their borders are Webster's; inside a block the numbers of its
+turns take the place of the shares.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""Which text a vocabulary is trained on: a seeded choice of documents in bounded memory, then lines of
-bounded length.
+"""The text that a vocabulary is trained on: documents chosen by a seed, then lines of bounded length.
 
 In: a stream of documents, read once. Out: the same lines for the same documents and seed, in whatever order
 the documents came.

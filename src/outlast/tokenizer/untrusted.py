@@ -1,9 +1,9 @@
-"""Tokenizer files from outside, looked at before a library loads them, which it may do without a check.
+"""Tokenizer files from outside, checked before a library that may check nothing loads them.
 
 In: a ``tokenizer.json``, or the normalisation table of a sentencepiece model. Out: the loaded tokenizer, or a
 TokenizerError. A table is walked as the libraries walk it, so none of its links leads out of it. Replacements
-that may let a text grow without bound are tried in a process of its own, with limits of time and memory: what
-they do to a text cannot be read off them.
+that may let a text grow without bound are tried in a process of their own, with limits of time and memory,
+for what they do cannot be told from the file.
 """
 
 import base64

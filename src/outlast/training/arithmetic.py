@@ -1,9 +1,9 @@
 """What decides the last bits of a result, asked of this process, and the promise that follows from it.
 
 In: jax as it runs here, and the operation fields of a recipe. Out: plain values that every commit keeps, and
-at a resume one line: bit-identical, or the same examples and masks within rounding. Invariant: the word
-"bit-identical" stands there only where nothing that jax and XLA know of has changed. What is asked is what
-computes, not what is written outside: the instructions that XLA compiles for, and the threads it has started.
+at a resume one line: bit-identical, or the same examples and masks within rounding. Invariant: the line says
+"bit-identical" only where nothing that jax and XLA know of has changed. The instructions that XLA compiles
+for and the threads it has started are asked of XLA itself, not taken from the environment.
 """
 
 import functools

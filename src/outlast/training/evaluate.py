@@ -1,9 +1,9 @@
 """Exact evaluation: every held-out example once, with masks that never change.
 
-In: parameters and the batches of each held-out split. Out: what the objective reports; of a mixture for every
-source by itself and for all together, each mean weighted by what it is a mean of. Two evaluations of the same
-parameters are equal to the last bit; rows that fill up the last batch weigh nothing. A source's own means are
-what an evaluation of that data set alone gives, and the weights of the mixture play no part.
+In: parameters and the batches of each held-out split. Out: what the objective reports; of a mixture, for
+every source by itself and for all together, each mean over all that it is taken of. Two evaluations of the
+same parameters are equal to the last bit; rows that fill up the last batch weigh nothing. A source's own
+means are what an evaluation of that data set alone gives, and the weights of the mixture play no part.
 """
 
 from collections.abc import Callable, Iterable, Sequence

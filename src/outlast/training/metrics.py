@@ -1,5 +1,4 @@
-"""What a run measures about itself: a line of JSON per interval, kept in the run directory, and the line on
-the screen.
+"""What a run measures of itself: lines of JSON in the run directory, and the line on the screen.
 
 In: the device values of each step. Out: objects ``metrics/<attempt>-<chunk>.jsonl``, written by a background
 thread, so that a slow store never slows a step. The values of a step are fetched while the next one runs; the

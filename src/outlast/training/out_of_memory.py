@@ -1,8 +1,8 @@
 """A device that runs out of memory, told as an error with the keys that help.
 
 In: whatever runs compiled programs. Out: the same, or a ``RunError``. jax raises one kind of error for all
-that can go wrong on a device, and says this case by its status, RESOURCE_EXHAUSTED: while a program is
-compiled, when it is started, or later, where its result is waited for.
+that goes wrong on a device; the status RESOURCE_EXHAUSTED tells this case. It may come while a program is
+compiled, when it is started, or where its result is waited for.
 """
 
 from collections.abc import Generator

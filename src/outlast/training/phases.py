@@ -1,4 +1,4 @@
-"""The data of a run, phase after phase: batches by the step of the run, and how much of the data it has seen.
+"""The data of a run, phase after phase: batches by step, and how much of the data was seen.
 
 In: the plan of a run and a stream for each phase. Out: one iterator over all. Invariant: the batch of a step
 is that of the phase's own stream at ``Phase.data_step``; nothing is carried from one phase to the next.

@@ -1,8 +1,8 @@
 """Which evaluated state of a run is the best: one rule, for what retention keeps and what ``--best`` reads.
 
 In: the evaluations in a run directory (formats/run_directory.md). Out: steps, the best first. Only numbers
-over the same examples compare: evaluations of another sequence length, or of another number of examples, than
-the newest one come behind all that read the same as it did. This module is free of jax.
+over the same examples compare: evaluations whose sequence length or number of examples differs from the
+newest one's come last. This module is free of jax.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 In: a step and the state on the device. Out: a save in the background. The copy off the device is the only
 part that holds up training, and its duration is what Young's rule takes as the cost of a save. Invariant:
-what is not saved has a bound. A save that fails costs itself; where they go on failing training stands still
-until one succeeds, or ends with an error that no supervisor takes for a preemption.
+the training that a kill can cost is bounded. A failed save is made again later; where saves go on failing,
+training waits until one succeeds, or ends with an error that no supervisor takes for a preemption.
 """
 
 import time

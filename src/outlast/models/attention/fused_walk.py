@@ -1,8 +1,8 @@
 """Which tiles of keys a tile of queries walks over in the fused kernel, and the other way round.
 
 In: a pattern of attention and the number of a tile. Out: how many tiles it meets, and the number of each. A
-tile that is met twice counts twice. The two directions agree: a tile of queries meets a tile of keys as often
-as that meets it.
+tile that is met twice counts twice. Both directions agree on how often a tile of queries and a tile of keys
+meet.
 
 All patterns but one are arithmetic. BigBird's random blocks come as lists: for each tile where its entries
 begin and end, and the entries of all tiles behind each other. They are computed from the table inside the
