@@ -88,14 +88,12 @@ class Lines(str):
 
 
 def listed(head: str, items: Iterable[str]) -> Lines:
-    """Return a message that goes on in a line for each item, whatever line ends stand in them."""
+    """Return a message of several lines, one for each item; a line end in an item is shown as ``\\n``."""
     return Lines("\n".join(map(one_line, (head, *items))))
 
 
 def one_line(text: str) -> str:
-    """Return a text as a line of a message: as ``printable_text``, and no name in it begins a line of its
-    own. ``Lines`` stay several.
-    """
+    """Return a text as ``printable_text`` and as one line; ``Lines`` stay several."""
     shown = printable_text(text)
     return shown if isinstance(text, Lines) else shown.replace("\n", "\\n")
 
@@ -215,7 +213,7 @@ EXTRAS = {
 
 
 def explained(error: BaseException) -> OutlastError | None:
-    """Return an error in words for a person that may arise anywhere: a library of an extra that is not there,
+    """Return an error of those that may arise anywhere in words for a person: a missing library of an extra,
     a device that jax does not find, a path that no file can have, a limit of the machine. None for any other.
     """
     if limit := _limit_reached(error):

@@ -173,7 +173,7 @@ class Build(Generic[R]):
         self.agree({} if store.exists(manifest) else kept_versions())
 
     def agree(self, kept_versions: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Agree on the plan; a second time, where it may have been withdrawn and made anew meanwhile."""
+        """Agree on the plan; again in the middle of a build, when another task may have made it anew."""
         self.versions = agree_on_plan(self._store, self._identity, {**self.versions, **kept_versions})
         for name, number in kept_versions.items():
             if self.versions.get(name) != number:
@@ -191,7 +191,7 @@ class Build(Generic[R]):
         verify: bool,
         has_more: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Return whether the result is there, whole; what is missing of it is made ready to be mended.
+        """Return whether the result is there, whole; where not, make ready to mend it.
 
         Args:
             named: returns the files that the manifest at a URL names.
@@ -239,7 +239,7 @@ class Build(Generic[R]):
 
     @contextmanager
     def freeing_folder(self, more_folders: Sequence[str]) -> Generator[None]:
-        """Where what happens inside fails and nothing is made yet, withdraw the plan (``withdraw_plan``)."""
+        """Withdraw the plan where what happens inside fails before anything is made (``withdraw_plan``)."""
         try:
             yield
         except OutlastError:

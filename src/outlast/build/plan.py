@@ -73,7 +73,7 @@ def read_plan(store: Store) -> dict[str, Any]:
 
 def withdraw_plan(store: Store, more_folders: Sequence[str] = ()) -> None:
     """Delete the plan of a build that failed and has made nothing, so that the folder is free for a corrected
-    one: most such errors are ended by another configuration.
+    recipe.
 
     Args:
         more_folders: where this build makes what is worth keeping, as prefixes that end with a slash.
@@ -142,7 +142,7 @@ def files_to_mend(store: Store) -> dict[str, str]:
 
 
 def delete_note(store: Store) -> None:
-    """Delete the note of what is mended: all of it is there again."""
+    """Delete the note of what is mended, once all of it is there again."""
     store.delete(_NOTE_NAME)
 
 

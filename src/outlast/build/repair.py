@@ -68,7 +68,7 @@ def is_whole(store: Store, files: Sequence[NamedFile], record_type: type[R], *, 
 
 
 def end_mending(store: Store, records: Sequence[R]) -> None:
-    """Look at the files of all records before they become a manifest; then nothing is to be mended any more.
+    """Check the files of all records before they become a manifest, and end the mending.
 
     Raises:
         ShardError: a file is not there as its record says; its portion counts as not built.

@@ -140,7 +140,7 @@ class Attempt:
         _log.debug("attempt %d starts from step %d", self.number, step)
 
     def acknowledge(self, commit_name: str) -> None:
-        """Name a commit in the heartbeat, now: whoever comes next will miss it where it is gone.
+        """Write the name of a commit into the heartbeat at once: if it is lost, the next attempt notices.
 
         Raises:
             Fenced: this attempt owns the run no more.

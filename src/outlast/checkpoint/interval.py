@@ -36,7 +36,7 @@ class Life:
 
 
 def mean_seconds_between_preemptions(lives: Sequence[Life]) -> float:
-    """Return the observed mean, with one guessed preemption in two hours as the weight of ignorance."""
+    """Return the observed mean, as if one more preemption had been seen, after two hours."""
     preemptions = sum(not life.closed for life in lives)
     return (GUESSED_SECONDS_BETWEEN_PREEMPTIONS + sum(life.seconds for life in lives)) / (1 + preemptions)
 

@@ -53,7 +53,7 @@ def parse_data_name(name: str) -> CommitKey | None:
 
 
 def list_name(prefix: str) -> str:
-    """Return the name of the sealed list of the parts below a prefix: the commit, before it is one."""
+    """Return the name of the sealed list of the parts below a prefix. It holds what the commit will hold."""
     return f"{prefix}commit.json"
 
 

@@ -30,7 +30,7 @@ DocumentPlace = tuple[int, str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateExample:
-    """A dropped document, the earlier one that it is like, and how much."""
+    """A dropped document, the earlier one that it is like, and their similarity."""
 
     dropped: DocumentPlace
     like: DocumentPlace

@@ -21,8 +21,7 @@ _WANTED_RECALL = 0.95
 
 
 def text_hash(text: str) -> bytes:
-    """Return 16 bytes that equal texts share and, in practice, no others; outer white space does not
-    count."""
+    """Return a hash of 16 bytes; outer white space does not count."""
     return hashlib.blake2b(text.strip().encode(), digest_size=16).digest()
 
 

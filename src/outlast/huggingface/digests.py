@@ -58,14 +58,16 @@ def checking(folder: Path, *, but: Collection[str] = ()) -> Generator[None]:
 
 
 def check_tokenizer(place: Path) -> None:
-    """The same for the file or folder of a tokenizer, which may be an export's. Raises OutlastError."""
+    """Check a tokenizer's file or folder against the digests of the export it may belong to. Raises
+    OutlastError.
+    """
     folder = place if place.is_dir() else place.parent
     store = LocalStore(folder)
     _refuse(folder, changed_files(store, read_digests(store)))
 
 
 def changed_files(store: Store, digests: Mapping[str, str]) -> list[str]:
-    """Return the names of the files that are there and are others than their digests say."""
+    """Return the names of the files that are there and do not match their digests."""
     return [name for name, digest in digests.items() if store.exists(name) and _digest(store, name) != digest]
 
 

@@ -72,8 +72,8 @@ def export_model(
 
 
 def check_exportable(config: EncoderConfig, names: Collection[str], tokenizer: Tokenizer) -> None:
-    """Check all that an export may be refused for but its place and its values: before a run trains for
-    hours, and before it is exported.
+    """Check all that an export may be refused for, except its place and its values. It is done before a run
+    trains for hours, and again before the export.
 
     Args:
         names: of the parameters there are, flat.

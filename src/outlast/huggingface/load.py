@@ -85,7 +85,7 @@ def load_weights(folder: Path, *, with_head: bool = True) -> tuple[EncoderConfig
 
 @contextmanager
 def naming(folder: Path) -> Generator[None]:
-    """Give the errors inside the name of the file with the weights."""
+    """Add the name of the file with the weights to the errors raised inside."""
     try:
         yield
     except OutlastError as error:

@@ -15,7 +15,7 @@ _UNKNOWN = "\ufdd1"
 
 
 def names_as_text(parts: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return a tokenizer.json's parts in which no text without a search for special tokens reaches a name."""
+    """Return the parts changed so that no text encodes to a name unless special tokens are searched for."""
     kind = parts["model"].get("type")
     if kind == "Unigram":
         return _in_unigram(parts, list(names))

@@ -66,7 +66,7 @@ class Picture(ABC):
 
     @abstractmethod
     def region(self, box: Box, width: int, height: int) -> Pixels:
-        """Return a region, perhaps shrunk, but to no less than (height, width) where it has as much.
+        """Return a region, perhaps shrunk, but not below (height, width).
 
         The memory is used again by the next call of the same thread.
 

@@ -82,7 +82,7 @@ def explain_stray_label(most_label: int, num_examples: int) -> str | None:
 
 
 def check_num_classes(manifest: ImageManifest, *, where: str) -> None:
-    """Check that a classifier for the data set can be meant. Raises ShardError.
+    """Check that the number of classes can be meant. Raises ShardError.
 
     An import refuses such labels, but a manifest may come from elsewhere; and arrays for 10^9 classes are
     allocated until somebody kills the process.

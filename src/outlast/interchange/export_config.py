@@ -134,7 +134,7 @@ def choose_num_predictions(manifest: Manifest, config: ExportConfig, length: int
 
 
 def masking_of(config: ExportConfig) -> MlmConfig:
-    """Return the rules that masks made in training follow, too. Raises ConfigError."""
+    """Return the rules of masking, as training has them. Raises ConfigError."""
     values = {"mask_probability": config.mask_probability, "max_predictions": config.max_predictions}
     return build(MlmConfig, values, where="--mask-probability, --max-predictions")
 

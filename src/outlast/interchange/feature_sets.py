@@ -78,7 +78,7 @@ def has_masks(features: FeatureSet) -> bool:
 
 
 def has_pairs(features: FeatureSet) -> bool:
-    """Whether a set says of two texts whether the second follows the first."""
+    """Whether the records of a feature set are pairs of texts, with whether the second follows the first."""
     return _NEXT in FEATURE_SETS[features]
 
 

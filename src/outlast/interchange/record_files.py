@@ -83,7 +83,8 @@ def place(url: str, record: Record) -> str:
 
 
 def check_count(url: str, num_records: int) -> None:
-    """Check that a name that counts its records is right: a file cut between two shows nowhere else.
+    """Check the number of records that a file's name tells: nothing else shows a file cut between two
+    records.
 
     Raises:
         ShardError: with both numbers.

@@ -120,8 +120,7 @@ def check_shapes(table: ParamTable, params: Params) -> None:
 
 
 def with_split_axis(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return an array in a shape that differs from its own in one axis that is two there: the same numbers
-    in the same order. Of any other shape it is returned as it is.
+    """Return an array with one axis cut into two, where that gives the shape; else the array as it is.
 
     Checkpoints from before the products of ModernBERT had an axis of their own hold their kernels so.
     """

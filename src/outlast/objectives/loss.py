@@ -36,7 +36,7 @@ class LossOutput(NamedTuple):
 
 
 def mean_loss(terms: Mapping[str, LossTerm], weight_sums: Mapping[str, Array] | None = None) -> Array:
-    """Return the sum of the means of all terms; of a part of a batch its share.
+    """Return the sum of the means of all terms; for a part of a batch, what it adds to that sum.
 
     Args:
         weight_sums: of the whole batch, where the terms are of a part of it.
@@ -95,7 +95,7 @@ class Objective(Protocol):
 
 
 def is_right(logits: Float[Array, "... k"], labels: Int[Array, "..."]) -> Float[Array, "..."]:
-    """Return 1 where the label scores highest, else 0; of equal scores the lowest index is the answer.
+    """Return 1 where the label has the highest score, else 0; of equal scores the lowest index counts.
 
     It is ``argmax(logits) == labels`` of numpy and transformers in one reduction, so that a model whose
     scores are all alike answers 0 everywhere and is right as often as 0 is. Where a score is NaN, nothing is.

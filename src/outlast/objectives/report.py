@@ -65,12 +65,12 @@ LOSS = Metric("loss", lambda sums: sums.loss)
 
 
 def mean_of(term: str, name: str = "loss") -> Callable[[Sums], float]:
-    """Return the metric's function that is a mean of a term."""
+    """Return the function of a metric that is the mean of a term."""
     return lambda sums: sums.mean(term, name)
 
 
 def perplexity_of(term: str) -> Callable[[Sums], float]:
-    """Return the metric's function that is the exponential of a term's loss."""
+    """Return the function of a metric that is the exponential of a term's mean loss."""
     return lambda sums: math.exp(min(sums.mean(term), 700.0))
 
 

@@ -210,7 +210,7 @@ def _pair_set(config: PairsConfig, length: int) -> PairSet:
 
 
 def other_pairs(manifest_url: str, lengths: Sequence[int]) -> list[PairsConfig]:
-    """Return how the pairs of other lengths that a manifest names were asked for. Raises ShardError."""
+    """Return the configurations of the pairs of other lengths that a manifest names. Raises ShardError."""
     return [
         PairsConfig(
             lengths=(named.sequence_length,),

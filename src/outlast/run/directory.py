@@ -68,7 +68,7 @@ def check_place(store: Store, kind: str) -> None:
 
 
 def write_description(store: Store, attempt: int, described: Mapping[str, Any]) -> None:
-    """Write what an attempt says of its run. It is never written again: a late write changes nothing."""
+    """Write what an attempt says of its run, unless it is there: a late write changes nothing."""
     document = {"attempt": attempt, "outlast": __version__, **described}
     store.create_or_confirm(description_name(attempt), [seal(document, "indented")])
 

@@ -124,8 +124,8 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the evaluation of each new checkpoint; those that come while one is evaluated are left out but
-    the newest. It always ends: with the run's last step, or when no new checkpoint came for a while.
+    """Yield the evaluation of each new checkpoint; of those that come while one is evaluated only the newest
+    is. It always ends: with the run's last step, or when no new checkpoint came for a while.
 
     Args:
         newest_step: the newest committed step, None while there is none.

@@ -40,8 +40,8 @@ class MaskedLm(RunKind[TokenStream, MlmObjective]):
     held_out_remedy = "prepare it with corpus.validation_fraction > 0"
 
     def as_begun(self, recipe: Recipe, store: Store) -> Recipe:
-        """Return the recipe with the random blocks of a BigBird named: where it leaves them out, those of the
-        run that is there, which may have begun when the default was another.
+        """Return the recipe with the random blocks of a BigBird filled in. Where it leaves them out, they are
+        those of the run that is there, which may have begun under another default.
         """
         model, _ = text_tables(recipe)
         if model.architecture != "bigbird":

@@ -30,7 +30,7 @@ _CLOCK_NS = 20_000_000
 
 
 class FileIdentity(NamedTuple):
-    """What changes with the bytes of a file, at no cost to look at."""
+    """What changes whenever the bytes of a file change, and costs nothing to look at."""
 
     size_bytes: int
     modified_ns: int
@@ -167,8 +167,8 @@ class Rows:
         return self.shape[0]
 
     def take(self, records: NDArray[np.integer[Any]]) -> NDArray[Any]:
-        """Return rows by their numbers, as ``array[records]`` of NumPy: memory that the thread's next reading
-        of anything writes over. Raises IndexError, and ShardError where the file has changed.
+        """Return rows by their numbers, as ``array[records]`` of NumPy. The thread's next reading of anything
+        overwrites them. Raises IndexError, and ShardError where the file has changed.
         """
         row = self.shape[1:]
         length = int(np.prod(row, dtype=np.int64))

@@ -280,8 +280,8 @@ def _end_of(
 def truncate_lengths(
     first: NDArray[np.int64], second: NDArray[np.int64], limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the lengths of both segments after the longer one has lost a token, again and again, until both
-    have ``limit`` together. Of two equally long ones the second loses.
+    """Return the lengths of both segments after the longer one has lost a token as often as needed for both
+    to have ``limit`` together. Of two equally long ones the second loses.
     """
     kept = np.minimum(second, np.maximum(limit // 2, limit - first))
     return np.minimum(first, limit - kept), kept

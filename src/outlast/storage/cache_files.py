@@ -87,7 +87,7 @@ def is_at(file: BinaryIO, path: Path) -> bool:
 
 
 class HandingOver:
-    """The threads that hold a shard's file and have not put it where it can be given up."""
+    """Shards whose file a thread holds and has not yet put where it can be given up."""
 
     def __init__(self) -> None:
         self._threads: dict[int, int] = {}
@@ -105,7 +105,7 @@ class HandingOver:
             self._changes += 1
 
     def under_way(self) -> set[tuple[int, int]]:
-        """Return something for each shard that is being handed over, which is never the same again."""
+        """Return an object for each shard that is being handed over, a new one each time."""
         with self._lock:
             return set(self._threads.items())
 

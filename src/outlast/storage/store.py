@@ -173,8 +173,8 @@ class Store(ABC):
             seconds = min(2 * seconds, self.longest_pause_seconds)
 
     def create_or_confirm(self, name: str, content: Chunks) -> None:
-        """Create an object whose content only this caller writes; a lost response is told from another's
-        object.
+        """Create an object whose content only this caller writes. Where the response is lost, the content
+        tells whether it was created.
 
         Where the name exists, or the outcome of the write is unknown, the object is read back. Equal bytes:
         the write took place. So content must be unique to the writer (a claim carries a random id) unless

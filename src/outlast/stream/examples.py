@@ -158,7 +158,9 @@ class ExampleStream:
         return self.packing.gather(shards, records, self._shards.get, empty)
 
     def read(self, start_step: int, *, evaluation: bool = False, every: int = 1) -> Generator[Batch]:
-        """Yield the batches of ``batches_from`` or ``evaluation_batches`` to the one who reads them alone."""
+        """Yield the batches of ``batches_from`` or ``evaluation_batches`` for a single reader
+        (``read_alone``).
+        """
         _check_step(start_step)
         batches = (
             self.evaluation_batches(first=start_step, every=every)

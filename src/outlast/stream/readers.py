@@ -15,7 +15,7 @@ from outlast.stream.blocks import Batch
 
 
 def read_alone(batches: Generator[Batch], *, every: int) -> Generator[Batch]:
-    """Yield batches as long as nobody else reads the same ones.
+    """Yield batches, or raise ConfigError where another worker or process reads the same ones.
 
     Args:
         every: the batches are those of every so manieth step; 1: of all steps.

@@ -58,8 +58,8 @@ def choose_documents(documents: Iterable[str], *, max_bytes: int, seed: int) -> 
 
 
 def split_lines(documents: Iterable[bytes], *, max_bytes: int) -> Iterator[str]:
-    """Yield the lines of the documents without their ends; a line above ``max_bytes`` comes in pieces, none
-    is dropped.
+    """Yield the lines of the documents without their ends; a line above ``max_bytes`` is cut, and nothing is
+    dropped.
 
     A long line is cut at its last space where it has one, else between two characters.
     """

@@ -102,7 +102,7 @@ class UnknownCounter:
 
 
 def add_tallies(tallies: Iterable[UnknownTally]) -> UnknownTally:
-    """Add up the tallies of several pieces of a corpus."""
+    """Add up the tallies of several parts of a corpus."""
     several = list(tallies)
     characters: Counter[str] = Counter()
     names: Counter[str] = Counter()

@@ -26,7 +26,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "<pad>", "</s>"
 
 
 def find_vocabulary(path: Path) -> Path:
-    """Return the file that a path stands for: itself, or the one of a folder that says most."""
+    """Return the file that a path stands for: itself, or the fullest one of a folder."""
     if not path.is_dir():
         return path
     found = next((path / name for name in NAMES if (path / name).is_file()), None)

@@ -67,7 +67,7 @@ def _decayed(
 
 
 def find_too_short(config: OptimizerConfig, total_steps: int) -> str | None:
-    """Return what of the schedule a run of so many steps leaves out, None where all of it fits."""
+    """Return which part of the schedule a run of so many steps does not reach, None where all of it fits."""
     left = total_steps - config.warmup_steps
     if left < 0:
         return (

@@ -88,7 +88,7 @@ def plan_phases(training: TrainingConfig, stream: StreamConfig) -> tuple[Phase, 
 
 
 def phase_index(plan: Sequence[Phase], step: int) -> int:
-    """Return the phase that goes on from a step: that of the update which follows it, at the end the last."""
+    """Return the phase of the update that follows a step; after the last step, the last phase."""
     return next((index for index, phase in enumerate(plan) if step < phase.stop_step), len(plan) - 1)
 
 

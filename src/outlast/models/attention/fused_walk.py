@@ -48,7 +48,7 @@ def lists_by_query(random_blocks: Int[Array, "h n-2 r"]) -> Lists:
 
 
 def lists_by_key(random_blocks: Int[Array, "h n-2 r"]) -> Lists:
-    """Return for each key block the query blocks that have drawn it, as often as they have."""
+    """Return for each key block the query blocks that have drawn it, each as often as it did."""
     h, middle, r = random_blocks.shape
     drawn = random_blocks.reshape(h, -1)
     order = jnp.argsort(drawn, axis=1, stable=True).astype(jnp.int32)

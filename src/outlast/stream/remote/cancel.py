@@ -78,7 +78,7 @@ _of_thread: ContextVar[Cancellation | None] = ContextVar("cancellation", default
 
 
 def work_for(cancellation: Cancellation) -> None:
-    """Say what this thread's work belongs to from now on: the initializer of a pool's threads."""
+    """Set what this thread's work belongs to from now on. For the initializer of a pool."""
     _of_thread.set(cancellation)
 
 
