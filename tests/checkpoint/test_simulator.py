@@ -125,7 +125,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "orphans are not looked up": [
         Edit(
             "checkpoint.retain:Retention._delete_orphans",
-            "if not store.retry(lambda key=key: store.exists(key.name))",
+            "if not store.retry(store.exists, key.name)",
             "",
         )
     ],

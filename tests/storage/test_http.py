@@ -124,5 +124,5 @@ def test_an_outage_is_waited_for_in_one_place_which_can_be_left(
         for ask in asks:
             asked.clear()
             with pytest.raises(Left):
-                store.retry(ask, leave)
+                store.retry(ask, pause=leave)
             assert 1 <= len(asked) <= (1 if scheme == "http" else 3)

@@ -122,9 +122,7 @@ def _sizes(store: Store, names: Sequence[str]) -> dict[str, int]:
         prefix = "".join(
             one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
         )
-        found |= {
-            info.name: info.size_bytes for info in store.retry(lambda prefix=prefix: store.list(prefix))
-        }
+        found |= {info.name: info.size_bytes for info in store.retry(store.list, prefix)}
     return found
 
 

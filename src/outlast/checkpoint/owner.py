@@ -67,7 +67,7 @@ class Owner:
         return bool(document and document.get("closed"))
 
     def _heartbeat(self) -> bytes | None:
-        return self.store.retry(lambda: read_or_none(self.store, heartbeat_name(self.number)))
+        return self.store.retry(read_or_none, self.store, heartbeat_name(self.number))
 
     def _process(self) -> ProcessIdentity | None:
         if not self.claim:

@@ -49,7 +49,7 @@ def read_recorded(store: Store, *, up_to: int | None = None) -> dict[int, Start]
 
 def list_keys(store: Store) -> list[CommitKey]:
     """Return the step and attempt of every commit object, in or out of the line, oldest first."""
-    infos = store.retry(lambda: store.list(COMMITS))
+    infos = store.retry(store.list, COMMITS)
     return sorted(key for info in infos if (key := parse_commit_name(info.name)))
 
 
@@ -79,7 +79,7 @@ def newest_attempt(store: Store) -> int:
     Commits count too: a run may have been copied without attempts/.
     """
     numbers = [number for number, _ in attempt_objects(store)]
-    commits = store.retry(lambda: store.list(COMMITS))
+    commits = store.retry(store.list, COMMITS)
     numbers += [key.attempt for info in commits if (key := parse_commit_name(info.name))]
     newest = max(numbers, default=0)
     while claim_exists(store, newest + 1):  # a listing may lag, a lookup does not
@@ -89,12 +89,12 @@ def newest_attempt(store: Store) -> int:
 
 def claim_exists(store: Store, number: int) -> bool:
     """Whether an attempt of this number has claimed the run."""
-    return store.retry(lambda: store.exists(claim_name(number)))
+    return store.retry(store.exists, claim_name(number))
 
 
 def attempt_objects(store: Store) -> list[tuple[int, str]]:
     """Return the number and kind of every object that attempts wrote."""
-    infos = store.retry(lambda: store.list(ATTEMPTS))
+    infos = store.retry(store.list, ATTEMPTS)
     return [parsed for info in infos if (parsed := parse_attempt_name(info.name))]
 
 
@@ -131,7 +131,10 @@ def read_life(store: Store, number: int) -> Life | None:
 
 def read_sealed(store: Store, name: str) -> dict[str, Any] | None:
     """Return a sealed document; None where it is absent or damaged."""
-    return parse_sealed(store.retry(lambda: read_or_none(store, name)))
+    try:
+        return parse_sealed(store.retry(store.read, name))
+    except ObjectNotFound:
+        return None
 
 
 def read_or_none(store: Store, name: str) -> bytes | None:

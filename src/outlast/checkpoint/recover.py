@@ -78,11 +78,11 @@ def _line(store: Store, attempt: Attempt) -> list[CommitKey]:
 def _rebuild(store: Store, report: Report) -> list[CommitKey]:
     """Return the commits that were made again, oldest first."""
     rebuilt: list[CommitKey] = []
-    for info in store.retry(lambda: store.list(DATA)):
+    for info in store.retry(store.list, DATA):
         key = parse_data_name(info.name)
-        if key is None or not is_list_name(info.name) or store.retry(lambda key=key: store.exists(key.name)):
+        if key is None or not is_list_name(info.name) or store.retry(store.exists, key.name):
             continue
-        content = store.retry(lambda name=info.name: store.read(name))
+        content = store.retry(store.read, info.name)
         try:
             problems = verify_parts(store, parse_commit(content, name=key.name))
         except DamagedCheckpoint as error:

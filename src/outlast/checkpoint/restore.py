@@ -11,7 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from outlast.storage import Store
 _log = logging.getLogger(__name__)
 _PARALLEL_PARTS = 4
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ def refuse_lost(store: Store, known: CommitKey | None, line: Sequence[CommitKey]
     if known is None or (line and line[0] >= known):
         return
     left: dict[CommitKey, int] = {}
-    for info in store.retry(lambda: store.list(DATA)):
+    for info in store.retry(store.list, DATA):
         if key := parse_data_name(info.name):
             left[key] = left.get(key, 0) + info.size_bytes
     data = ", ".join(
@@ -178,9 +179,9 @@ def read_commit(store: Store, name: str) -> Commit:
     Raises:
         ObjectNotFound, DamagedCheckpoint, StoreUnreachable
     """
-    if store.retry(lambda: store.size_bytes(name)) > MAX_COMMIT_BYTES:
+    if store.retry(store.size_bytes, name) > MAX_COMMIT_BYTES:
         raise DamagedCheckpoint("The commit is too large to be one.", where=name)
-    return parse_commit(store.retry(lambda: store.read(name)), name=name)
+    return parse_commit(store.retry(store.read, name), name=name)
 
 
 @explained_limits()
@@ -290,7 +291,7 @@ def _read_arrays(store: Store, commit: Commit, prefix: str) -> dict[str, NDArray
             for entry in slices:
                 _place(arrays[entry.name], entry, _read_slice(store, part, entry))
             return
-        content = memoryview(_answer(store, part, lambda: store.read(part.name, part.size_bytes)))
+        content = memoryview(_answer(store, part, store.read, part.name, part.size_bytes))
         _compare(content[: part.header_bytes], part.header_sha256, f"{part.name}: header")
         for entry in slices:
             cut = content[entry.begin : entry.end]
@@ -324,18 +325,18 @@ def _place(array: NDArray[Any], entry: Slice, content: bytes | memoryview) -> No
 
 
 def _read_slice(store: Store, part: Part, entry: Slice) -> bytes:
-    content = _answer(store, part, lambda: store.read_range(part.name, entry.begin, entry.end - entry.begin))
+    content = _answer(store, part, store.read_range, part.name, entry.begin, entry.end - entry.begin)
     _compare(content, entry.sha256, f"{part.name}: {entry.name}")
     return content
 
 
 def _check_header(store: Store, part: Part) -> None:
-    content = _answer(store, part, lambda: store.read_range(part.name, 0, part.header_bytes))
+    content = _answer(store, part, store.read_range, part.name, 0, part.header_bytes)
     _compare(content, part.header_sha256, f"{part.name}: header")
 
 
 def _check_size(store: Store, part: Part) -> None:
-    size = _answer(store, part, lambda: store.size_bytes(part.name))
+    size = _answer(store, part, store.size_bytes, part.name)
     if size != part.size_bytes:
         raise DamagedCheckpoint(
             f"The part has {size} bytes.", where=part.name, expected=f"{part.size_bytes} bytes"
@@ -347,17 +348,17 @@ def _compare(content: bytes | memoryview, digest: str, where: str) -> None:
         raise DamagedCheckpoint("The bytes do not match their sha256.", where=where)
 
 
-def _answer(store: Store, part: Part, action: Callable[[], T]) -> T:
+def _answer(store: Store, part: Part, action: Callable[[*Ts], T], *arguments: *Ts) -> T:
     """Ask the store, telling a part that is gone or cut short (damage) from a store that fails (no
     statement).
     """
     try:
-        return store.retry(action)
+        return store.retry(action, *arguments)
     except StoreUnreachable:
         raise
     except ObjectNotFound:
         raise DamagedCheckpoint("The part is missing.", where=part.name) from None
     except StorageError:
-        if store.retry(lambda: store.size_bytes(part.name)) != part.size_bytes:
+        if store.retry(store.size_bytes, part.name) != part.size_bytes:
             raise DamagedCheckpoint("The part was cut short.", where=part.name) from None
         raise

@@ -167,12 +167,12 @@ class Retention:
         store = self._store
         sizes: dict[CommitKey, int] = {}
         newest: dict[CommitKey, float] = {}
-        for info in store.retry(lambda: store.list(DATA)):
+        for info in store.retry(store.list, DATA):
             key = parse_data_name(info.name)
             if key and key.attempt < self._attempt.number:
                 sizes[key] = sizes.get(key, 0) + info.size_bytes
                 newest[key] = max(newest.get(key, 0.0), info.modified)
-        orphans = [key for key in sorted(sizes) if not store.retry(lambda key=key: store.exists(key.name))]
+        orphans = [key for key in sorted(sizes) if not store.retry(store.exists, key.name)]
         now = self._store_seconds() if orphans else 0.0
         kept = [key for key in orphans if now - newest[key] < GRACE_SECONDS]
         for key in orphans:
@@ -191,7 +191,7 @@ class Retention:
     def _store_seconds(self) -> float:
         """Return the store's time: when it took this attempt's latest heartbeat."""
         name = heartbeat_name(self._attempt.number)
-        infos = self._store.retry(lambda: self._store.list(name))
+        infos = self._store.retry(self._store.list, name)
         return max((info.modified for info in infos if info.name == name), default=0.0)
 
     def _delete_leftovers(self) -> None:
@@ -202,11 +202,11 @@ class Retention:
 
     def _delete_data(self, key: CommitKey) -> None:
         store = self._store
-        for info in store.retry(lambda: store.list(key.data_prefix)):
+        for info in store.retry(store.list, key.data_prefix):
             self._delete(info.name)
         for name in store.list_leftovers(key.data_prefix):
             self._delete(name)
 
     def _delete(self, name: str) -> None:
         _log.debug("deleting %s", name)
-        self._store.retry(lambda: self._store.delete(name))
+        self._store.retry(self._store.delete, name)

@@ -362,7 +362,7 @@ class CheckpointWriter:
             return True
         self._attempt.check_owned()
         self._withdrawn.add(commit.key)
-        self._store.retry(lambda: self._store.delete(commit.name))
+        self._store.retry(self._store.delete, commit.name)
         self._discard(commit.key.data_prefix)
         raise DamagedCheckpoint(
             f"A checkpoint was damaged as soon as it was written: {problems[0]}", where=commit.name

@@ -91,7 +91,7 @@ def _find_remote(path: str, include: str, exclude: Sequence[str]) -> list[FoundF
     server, name = locate(path)
     store = open_store(server)
     is_file = bool(name) and not name.endswith("/")
-    if is_file and store.retry(lambda: store.exists(name)):
+    if is_file and store.retry(store.exists, name):
         return [FoundFile(name.rpartition("/")[2], path, store, name)]
     if path.startswith(HTTP_SCHEMES) and glob.has_magic(name):
         return _refuse(
@@ -122,7 +122,7 @@ def _list_objects(store: Store, folder: str, include: str, exclude: Sequence[str
     prefix = f"{folder}/" if folder else ""
     pattern = include.split("/")
     excluded = [out.split("/") for out in exclude]
-    objects = store.retry(lambda: store.list(prefix))
+    objects = store.retry(store.list, prefix)
     for info in objects:
         parts = info.name.removeprefix(prefix).split("/")
         if any(part.startswith(".") for part in parts) or any(_matches(parts, out) for out in excluded):
@@ -135,7 +135,7 @@ def _list_objects(store: Store, folder: str, include: str, exclude: Sequence[str
 
 def _is_marker(store: Store, info: ObjectInfo) -> bool:
     """Whether an object only marks a folder: its name ends with a slash, which the listing leaves out."""
-    return not info.size_bytes and not store.retry(lambda: store.exists(info.name))
+    return not info.size_bytes and not store.retry(store.exists, info.name)
 
 
 def _walk(root: Path, include: str, exclude: Sequence[str]) -> Iterator[FoundFile]:

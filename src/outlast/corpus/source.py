@@ -69,7 +69,7 @@ def file_size(path: str) -> int:
     server, name = locate(path)
     store = open_store(server)
     try:
-        return store.retry(lambda: store.size_bytes(name))
+        return store.retry(store.size_bytes, name)
     except ObjectNotFound:
         raise _missing(path) from None
 

@@ -152,7 +152,7 @@ def _plan(tars: Mapping[str, Sequence[str]], out: str | None) -> list[TarPortion
                 f"`outlast shards images {path} --out DIR`",
             )
         try:
-            size_bytes = source.retry(lambda source=source, name=name: source.size_bytes(name))
+            size_bytes = source.retry(source.size_bytes, name)
         except ObjectNotFound:
             raise ShardError("There is no such tar.", where=url, remedy="check the path") from None
         stays = out is not None and source.url != out and is_url(url)

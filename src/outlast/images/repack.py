@@ -173,7 +173,7 @@ class Repacker:
 
 
 def _read_source_index(store: Store, entry: ImageShardEntry) -> ImageIndex:
-    content = store.retry(lambda: store.read(entry.index.name, entry.index.size_bytes))
+    content = store.retry(store.read, entry.index.name, entry.index.size_bytes)
     where = f"{store.url}/{entry.index.name}"
     if hashlib.sha256(content).hexdigest() != entry.index.sha256:
         raise ShardError(

@@ -24,7 +24,7 @@ from outlast.images.index import ImageIndex
 from outlast.images.manifest import ImageShardEntry
 from outlast.images.replacement import UndecodableImages
 from outlast.shards.opened import OpenedFile
-from outlast.stream.blocks import Batch
+from outlast.stream.blocks import Batch, Packing
 from outlast.stream.memory import Empty
 
 CropOf = Callable[[int, int], Crop]
@@ -36,7 +36,7 @@ _TASKS_PER_THREAD = 4
 """Small enough that no thread is left with a long rest, large enough that handing out costs nothing."""
 
 
-class ImageRows:
+class ImageRows(Packing):
     """How images become batches.
 
     Args:
@@ -65,11 +65,6 @@ class ImageRows:
         """What examples depend on, beside the shards."""
         fields = to_dict(self.config)
         return {"images": {name: value for name, value in fields.items() if name not in _OPERATION}}
-
-    @property
-    def reads_any_shard(self) -> bool:
-        """Whether an example needs other shards than its own."""
-        return False
 
     def examples_of(self, shards: Sequence[ImageShardEntry]) -> tuple[int, ...]:
         """Return how many examples each shard holds."""

@@ -258,7 +258,7 @@ class _Ranges(io.RawIOBase):
         length = min(len(view), max(0, self._size - self._position))
         if length:
             start = self._position
-            content = self._store.retry(lambda: self._store.read_range(self._name, start, length))
+            content = self._store.retry(self._store.read_range, self._name, start, length)
             view[:length] = content
             self._position += length
         return length

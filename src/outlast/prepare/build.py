@@ -5,7 +5,7 @@ of ``manifest.json``, which appears last. Every step is found done or done anew,
 goes on where it stopped, and ends with the same bytes as one that was not (docs/design/building_shards.md).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from outlast.build.drive import Build, InProcesses, Run
 from outlast.build.failures import delete_notes, noting_failure, tell_failures
 from outlast.build.plan import delete_leftovers, finished_portions
 from outlast.build.tasks import Task, drive_share, others_have_work
+from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
 from outlast.cleaning.scan import ScanJob
@@ -33,7 +34,7 @@ from outlast.prepare.identity import build_identity, describe_files
 from outlast.prepare.pairs import add_pairs, other_pairs
 from outlast.prepare.portion import BuildJob, TextRecord
 from outlast.prepare.tokenizer import ensure_tokenizer
-from outlast.prepare.words import find_word_rule, name_words, versions_of
+from outlast.prepare.words import WordRule, find_word_rule, name_words, versions_of
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
 from outlast.shards.document import MANIFEST_NAME
@@ -94,18 +95,12 @@ def prepare_data(
     words = name_words(shards, segmenter)
     identity, versions = build_identity(corpus, cleaning, tokenizer, num_shards, files, held_out, words)
     find_rule = cache(partial(find_word_rule, shards, segmenter))
-
-    def kept_versions() -> dict[str, str]:
-        return {**library_versions(cleaning), **versions_of(find_rule())}
-
+    kept_versions = partial(_kept_versions, cleaning, find_rule)
     build = Build(store, out, MANIFEST_NAME, identity, TextRecord, versions, kept_versions)
     if build.is_complete(named_files, verify=verify, has_more=lambda: has_own_tokenizer(build.url)):
-        _end(store, build.url, shards, verify=verify)
-        return build.url
+        return _end(store, build.url, shards, verify=verify)
     scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
-    # The other tasks wait for task 0, which has the plan they know.
-    freeing = build.freeing_folder(_MADE_FIRST) if task is None or task[0] == 0 else nullcontext()
-    with _runner(shards, ray) as run, noting_failure(store, task), freeing:
+    with _runner(shards, ray) as run, noting_failure(store, task), _freeing(build, task):
         trained = _ensure_tokenizer(scan, tokenizer, store, portions, run, task, tokenizer_wait_seconds)
         build.agree()
         job = BuildJob(
@@ -123,8 +118,16 @@ def prepare_data(
         return None
     provenance = _provenance(identity, build.versions, files, held_out)
     finish(corpus, cleaning, store, trained, build.records(num_shards), provenance)
-    _end(store, build.url, shards, verify=verify)
-    return build.url
+    return _end(store, build.url, shards, verify=verify)
+
+
+def _freeing(build: Build[TextRecord], task: Task | None) -> AbstractContextManager[None]:
+    """Free the folder of a build that fails; but the other tasks wait for task 0, whose plan they know."""
+    return build.freeing_folder(_MADE_FIRST) if task is None or task[0] == 0 else nullcontext()
+
+
+def _kept_versions(cleaning: CleaningConfig, find_rule: Callable[[], WordRule | None]) -> dict[str, str]:
+    return {**library_versions(cleaning), **versions_of(find_rule())}
 
 
 def _ensure_tokenizer(
@@ -184,9 +187,9 @@ def _runner(shards: ShardsConfig, ray: str | None) -> AbstractContextManager[Run
     return on_ray(ray, shards.num_processes)
 
 
-def _end(store: Store, manifest_url: str, shards: ShardsConfig, *, verify: bool = False) -> None:
-    """Build the pair tables that are asked for, all of them, look again at those that the manifest names, and
-    take away what killed processes left.
+def _end(store: Store, manifest_url: str, shards: ShardsConfig, *, verify: bool) -> str:
+    """Build all pair tables that are asked for, look again at those that the manifest names, and take away
+    what killed processes left; return the URL of the manifest.
 
     Another task may do the same at this moment: it writes the same bytes, and writes again what is taken away
     before it is whole.
@@ -198,6 +201,7 @@ def _end(store: Store, manifest_url: str, shards: ShardsConfig, *, verify: bool 
     delete_leftovers(store, _MORE_FOLDERS)
     delete_scans(store)
     delete_notes(store)
+    return manifest_url
 
 
 def _portions(

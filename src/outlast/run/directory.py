@@ -36,20 +36,16 @@ def check_place(store: Store, kind: str) -> None:
     Raises:
         ConfigError: an import lies there, a run of the other kind, a data set or a model.
     """
-
-    def exists(name: str) -> bool:
-        return store.retry(lambda: store.exists(name))
-
-    is_run = exists(find_description(store))
+    is_run = store.retry(store.exists, find_description(store))
     for name, what in (("manifest.json", "a data set"), ("outlast.json", "an exported model")):
-        if not is_run and exists(name):
+        if not is_run and store.retry(store.exists, name):
             raise ConfigError(
                 f"This is {what}, and a run wants a folder of its own.",
                 where=f"--run-dir {store.url}",
                 remedy="name a folder that does not exist, or that holds a run",
             )
     try:
-        description = store.retry(lambda: read_description(store))
+        description = read_description(store)
     except RunError:
         return
     if "imported" in description.get("identity", {}):
@@ -84,7 +80,7 @@ def read_description(store: Store) -> dict[str, Any]:
     """Return all that the run directory says of its run. Raises RunError where that is not sound."""
     name = find_description(store)
     try:
-        content = store.read(name)
+        content = store.retry(store.read, name)
         if name == FORMER_NAME:
             description = json.loads(content)
         else:

@@ -58,7 +58,7 @@ def check_digest(store: Store, entry: ShardEntry) -> None:
     where = f"{store.url}/{entry.name}"
     digest = hashlib.sha256()
     try:
-        size = store.retry(lambda: store.size_bytes(entry.name))
+        size = store.retry(store.size_bytes, entry.name)
         for start in range(0, min(size, entry.size_bytes), _RANGE_BYTES):
             digest.update(_read(store, entry.name, start, min(_RANGE_BYTES, entry.size_bytes - start)))
     except ObjectNotFound:
@@ -100,4 +100,4 @@ def _fetch(store: Store, entry: ShardEntry, where: str) -> TokenShard:
 
 
 def _read(store: Store, name: str, start: int, length: int) -> bytes:
-    return store.retry(lambda: store.read_range(name, start, length)) if length else b""
+    return store.retry(store.read_range, name, start, length) if length else b""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from outlast.errors import ObjectNotFound, StorageError
 from outlast.storage import open_store, split_url
@@ -23,6 +23,7 @@ from outlast.storage.regular import MOST_BYTES
 from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _URL = re.compile(r"(?:gs|s3|az|https?)://[^\s@?#\\\\]+/[^\s@?#\\\\/]+")
 
@@ -105,8 +106,8 @@ class _SpreadStore(Store):
         store, name = self._at(name)
         store.download(name, take)
 
-    def retry(self, action: Callable[[], T], pause: Pause = time.sleep) -> T:
-        return self._retrying.retry(action, pause)
+    def retry(self, action: Callable[[*Ts], T], *arguments: *Ts, pause: Pause = time.sleep) -> T:
+        return self._retrying.retry(action, *arguments, pause=pause)
 
     def list(self, prefix: str = "") -> list[ObjectInfo]:
         found = {info.name: info for info in self._own.list(prefix)}

@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, TypeVarTuple, cast
 
 from outlast.errors import ConfigError, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage.addresses import resolve
@@ -29,6 +29,7 @@ from outlast.storage.spool import spool_failed
 from outlast.storage.store import Chunks, ObjectInfo, Pause, Store
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
 
 _SKIP_BYTES = 2**20
@@ -195,13 +196,13 @@ class HttpStore(Store):
         file.seek(0)
         return cast(io.BufferedIOBase, file)
 
-    def retry(self, action: Callable[[], T], pause: Pause = time.sleep) -> T:
+    def retry(self, action: Callable[[*Ts], T], *arguments: *Ts, pause: Pause = time.sleep) -> T:
         """As everywhere. What repeats itself, such as ``read``, leaves that to a ``retry`` around it."""
         if _is_repeated.get():
-            return action()
+            return action(*arguments)
         token = _is_repeated.set(True)
         try:
-            return super().retry(action, pause)
+            return super().retry(action, *arguments, pause=pause)
         finally:
             _is_repeated.reset(token)
 

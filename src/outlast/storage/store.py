@@ -11,13 +11,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage.reader import RangeReader
 from outlast.storage.regular import MOST_BYTES
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 Chunks = Sequence[bytes | bytearray | memoryview]
 """The content of an object, in order; joined only where a store needs it."""
@@ -106,10 +107,10 @@ class Store(ABC):
 
         Reading raises StorageError, StoreUnreachable only after ``retry_seconds``. Raises ObjectNotFound.
         """
-        size = self.retry(lambda: self.size_bytes(name))
+        size = self.retry(self.size_bytes, name)
 
         def read_range(start: int, length: int) -> bytes:
-            return self.retry(lambda: self.read_range(name, start, length))
+            return self.retry(self.read_range, name, start, length)
 
         return io.BufferedReader(RangeReader(read_range, size), _BUFFER_BYTES)
 
@@ -134,10 +135,10 @@ class Store(ABC):
 
         It begins again at 0 where it was interrupted and cannot go on. Raises ObjectNotFound, StorageError.
         """
-        size = self.retry(lambda: self.size_bytes(name))
+        size = self.retry(self.size_bytes, name)
         for start in range(0, size, _CHUNK_BYTES):
             length = min(_CHUNK_BYTES, size - start)
-            take(start, self.retry(lambda start=start, length=length: self.read_range(name, start, length)))
+            take(start, self.retry(self.read_range, name, start, length))
 
     def exists(self, name: str) -> bool:
         try:
@@ -146,8 +147,8 @@ class Store(ABC):
             return False
         return True
 
-    def retry(self, action: Callable[[], T], pause: Pause = time.sleep) -> T:
-        """Return the action's result, repeating it while the store does not answer.
+    def retry(self, action: Callable[[*Ts], T], *arguments: *Ts, pause: Pause = time.sleep) -> T:
+        """Return what an action gives for its arguments, repeating it while the store does not answer.
 
         Args:
             pause: waits before the next attempt; for a caller who may lose interest, one that raises then.
@@ -159,7 +160,7 @@ class Store(ABC):
         seconds = self.first_pause_seconds
         while True:
             try:
-                return action()
+                return action(*arguments)
             except StoreUnreachable as error:
                 left = deadline - time.monotonic()
                 if seconds > left:

@@ -174,11 +174,11 @@ def _verdict(limit: str, rates: Mapping[str, float | None]) -> str:
 
 def _measure_latency(store: Store, names: list[tuple[str, int]]) -> float:
     name = names[0][0]
-    store.retry(lambda: store.read_range(name, 0, 1))  # names are resolved, connections made
+    store.retry(store.read_range, name, 0, 1)  # names are resolved, connections made
     found: list[float] = []
     for start in range(_LATENCY_REQUESTS):
         began = time.perf_counter()
-        store.retry(lambda start=start: store.read_range(name, start, 1))
+        store.retry(store.read_range, name, start, 1)
         found.append(time.perf_counter() - began)
     return statistics.median(found)
 

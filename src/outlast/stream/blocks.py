@@ -7,7 +7,7 @@ a shard is padded. Nothing is dropped and no example spans two shards.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,38 @@ from outlast.storage.system_calls import scratch
 from outlast.stream.memory import Empty
 
 Batch = dict[str, NDArray[Any]]
+
+
+class Packing(Protocol):
+    """What an example is, and how examples become a batch."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What examples depend on, beside the shards and the configuration."""
+        return {}
+
+    @property
+    def reads_any_shard(self) -> bool:
+        """Whether an example needs other shards than its own."""
+        return False
+
+    def open(self, shard: int) -> None:
+        """Open what the examples of a shard need beside it."""
+
+    def padding(self, num_rows: int) -> Batch:
+        """Return rows that are no examples."""
+        ...
+
+    def gather(
+        self,
+        shards: NDArray[np.int64],
+        records: NDArray[np.int64],
+        shard_of: Callable[[int], Any],
+        empty: Empty = np.empty,
+        /,
+    ) -> Batch:
+        """Return examples by shard and record."""
+        ...
 
 
 class Runs(NamedTuple):
@@ -33,7 +65,7 @@ class Runs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Blocks(Packing):
     """How tokens become examples.
 
     Args:
@@ -59,26 +91,13 @@ class Blocks:
         """Tokens of text in an example."""
         return self.sequence_length - (2 if self.special_tokens else 0)
 
-    @property
-    def identity(self) -> dict[str, str]:
-        """What examples depend on, beside the shards and the configuration."""
-        return {}
-
     def num_examples(self, num_tokens: int) -> int:
         """Return how many examples a shard of so many tokens makes."""
         return -(-num_tokens // self.body_length)
 
-    @property
-    def reads_any_shard(self) -> bool:
-        """Whether an example needs other shards than its own."""
-        return False
-
     def examples_of(self, shards: Sequence[ShardEntry]) -> tuple[int, ...]:
         """Return how many examples each shard makes."""
         return tuple(self.num_examples(shard.num_tokens) for shard in shards)
-
-    def open(self, shard: int) -> None:
-        """Open what the examples of a shard need beside its tokens: nothing."""
 
     def text_runs(
         self, shards: NDArray[np.int64], records: NDArray[np.int64], shard_tokens: NDArray[np.int64]

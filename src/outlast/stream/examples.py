@@ -6,17 +6,17 @@ nothing about the data needs saving.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, takewhile
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import ConfigError, ShardError
 from outlast.storage import Store
-from outlast.stream.blocks import Batch
+from outlast.stream.blocks import Batch, Packing
 from outlast.stream.config import StreamConfig
 from outlast.stream.files import Shards, fetch_together
 from outlast.stream.memory import Empty, RecycledMemory
@@ -27,29 +27,6 @@ from outlast.stream.remote.ahead import Needs, ReadAhead
 from outlast.stream.remote.cancel import Cancellation, work_for
 
 _SIGNAL_SECONDS = 1.0
-
-
-class Packing(Protocol):
-    """What an example is, and how examples become a batch."""
-
-    @property
-    def identity(self) -> dict[str, Any]: ...
-
-    @property
-    def reads_any_shard(self) -> bool: ...
-
-    def open(self, shard: int) -> None: ...
-
-    def padding(self, num_rows: int) -> Batch: ...
-
-    def gather(
-        self,
-        shards: NDArray[np.int64],
-        records: NDArray[np.int64],
-        shard_of: Callable[[int], Any],
-        empty: Empty = np.empty,
-        /,
-    ) -> Batch: ...
 
 
 class DataSet(NamedTuple):

@@ -24,9 +24,9 @@ from outlast.shards.manifest import Manifest, ShardEntry
 from outlast.shards.opened import OpenedFile
 from outlast.shards.read import open_tokens
 from outlast.storage import Store, place_of
-from outlast.stream.blocks import Batch, Blocks
+from outlast.stream.blocks import Batch, Blocks, Packing
 from outlast.stream.config import StreamConfig
-from outlast.stream.examples import DataSet, ExampleStream, Packing, make_order
+from outlast.stream.examples import DataSet, ExampleStream, make_order
 from outlast.stream.files import JoinedFiles, OpenFiles
 from outlast.stream.mixture import MIXTURE_VERSION, Mixture, source_seed
 from outlast.stream.order import ORDER_VERSION, Order

@@ -14,13 +14,13 @@ from outlast.errors import ConfigError
 from outlast.shards.example_shard import ARRAYS, array_shape
 from outlast.shards.manifest import ShardEntry, StaticExamples
 from outlast.shards.opened import Rows
-from outlast.stream.blocks import Batch, sort_by_shard
+from outlast.stream.blocks import Batch, Packing, sort_by_shard
 from outlast.stream.config import StreamConfig
 from outlast.stream.memory import Empty
 
 
 @dataclass(frozen=True)
-class StaticRows:
+class StaticRows(Packing):
     """How rows become batches.
 
     Args:
@@ -52,22 +52,9 @@ class StaticRows:
                 "records as tokens: outlast shards import-tfrecord --as tokens",
             )
 
-    @property
-    def identity(self) -> dict[str, str]:
-        """What examples depend on, beside the shards and the configuration: nothing."""
-        return {}
-
-    @property
-    def reads_any_shard(self) -> bool:
-        """Whether an example needs other shards than its own."""
-        return False
-
     def examples_of(self, shards: Sequence[ShardEntry]) -> tuple[int, ...]:
         """Return how many examples each shard holds."""
         return tuple(shard.num_examples or 0 for shard in shards)
-
-    def open(self, shard: int) -> None:
-        """Do nothing: examples need only their shard."""
 
     def padding(self, num_rows: int) -> Batch:
         """Return rows that say nothing: padding, no prediction, zeros."""

@@ -9,7 +9,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 from outlast.errors import ObjectExists, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage import Chunks, ObjectInfo, Store
@@ -17,6 +17,7 @@ from outlast.storage.regular import MOST_BYTES
 from support.simulation.scheduler import Process, Scheduler, Stopped
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 EPOCH = 1.8e9
 DAY = 86400.0
@@ -118,8 +119,10 @@ class SimulatedStore(Store):
         self._process = process
         self._objects = disk.objects
 
-    def retry(self, action: Callable[[], T], pause: Callable[[float], object] | None = None) -> T:
-        return super().retry(action, pause or self._disk.scheduler.sleep)
+    def retry(
+        self, action: Callable[[*Ts], T], *arguments: *Ts, pause: Callable[[float], object] | None = None
+    ) -> T:
+        return super().retry(action, *arguments, pause=pause or self._disk.scheduler.sleep)
 
     def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
         return self._ask("read", name, lambda late: self._get(name))

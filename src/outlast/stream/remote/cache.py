@@ -376,12 +376,10 @@ def _explain(wish: _Wish, error: StorageError) -> ShardError | StorageError:
     store, entry = wish.store, wish.entry
     if isinstance(error, StoreUnreachable):
         return error
-
-    def size_bytes() -> int:
-        return store.size_bytes(entry.name)
-
     try:
-        size = None if isinstance(error, ObjectNotFound) else store.retry(size_bytes, wish.cancellation.pause)
+        is_absent = isinstance(error, ObjectNotFound)
+        pause = wish.cancellation.pause
+        size = None if is_absent else store.retry(store.size_bytes, entry.name, pause=pause)
     except ObjectNotFound:
         size = None
     except StorageError:

@@ -109,10 +109,10 @@ def copy_object(
     """
 
     def read(start: int, length: int) -> bytes:
-        return store.retry(lambda: store.read_range(name, start, length), cancellation.pause)
+        return store.retry(store.read_range, name, start, length, pause=cancellation.pause)
 
     # What fits into one range is one request, whatever the server does with it.
-    if size_bytes <= RANGE_BYTES or store.retry(lambda: store.gives_ranges(name), cancellation.pause):
+    if size_bytes <= RANGE_BYTES or store.retry(store.gives_ranges, name, pause=cancellation.pause):
         position = itertools.count(0, RANGE_BYTES)
         copy_in_order(
             read, size_bytes, lambda content: take(next(position), content), in_flight, cancellation
@@ -130,7 +130,7 @@ def copy_object(
 
     in_flight.take(first=True)
     try:
-        store.retry(lambda: store.download(name, take_whole), cancellation.pause)
+        store.retry(store.download, name, take_whole, pause=cancellation.pause)
     finally:
         in_flight.give_back()
     if end != size_bytes:
