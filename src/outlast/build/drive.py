@@ -145,15 +145,10 @@ class Build(Generic[R]):
         identity: what the result depends on.
         record_type: the dataclass that a finished portion leaves.
         library_versions: of what its bytes depend on beside this package.
-        kept_versions: returns the versions of libraries that must stay the same until the build has ended;
-            not called where it has.
 
     Attributes:
         url: of the manifest.
-        versions: that the build was begun with.
-
-    Raises:
-        ShardError: the folder belongs to another build, or it was begun with other ``kept_versions``.
+        versions: that the build was begun with, once it is begun.
     """
 
     def __init__(
@@ -164,16 +159,21 @@ class Build(Generic[R]):
         identity: Mapping[str, Any],
         record_type: type[R],
         library_versions: Mapping[str, str] = MappingProxyType({}),
-        kept_versions: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.url = f"{out.rstrip('/')}/{manifest}"
         self._store, self._manifest, self._record_type = store, manifest, record_type
-        self._identity, self._kept_versions = identity, kept_versions
+        self._identity = identity
         self.versions = {"outlast": __version__, **library_versions}
-        self.agree({} if store.exists(manifest) else kept_versions())
 
-    def agree(self, kept_versions: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Agree on the plan; again in the middle of a build, when another task may have made it anew."""
+    def begin(self, kept_versions: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Agree on the plan; again in the middle of a build, when another task may have made it anew.
+
+        Args:
+            kept_versions: of libraries that must stay the same until the build has ended.
+
+        Raises:
+            ShardError: the folder belongs to another build, or it was begun with other ``kept_versions``.
+        """
         self.versions = agree_on_plan(self._store, self._identity, {**self.versions, **kept_versions})
         for name, number in kept_versions.items():
             if self.versions.get(name) != number:
@@ -191,7 +191,7 @@ class Build(Generic[R]):
         verify: bool,
         has_more: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Return whether the result is there, whole; where not, make ready to mend it.
+        """Return whether the result is there, whole; where it is damaged, make ready to mend it.
 
         Args:
             named: returns the files that the manifest at a URL names.
@@ -200,12 +200,11 @@ class Build(Generic[R]):
         """
         if not self._store.exists(self._manifest):
             return False
+        self.begin()
         is_there = has_more()
         is_there = is_whole(self._store, named(self.url), self._record_type, verify=verify) and is_there
         if is_there:
             log.info("complete already: %s", self.url)
-        else:
-            self.agree(self._kept_versions())
         return is_there
 
     def run(

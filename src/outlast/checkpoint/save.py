@@ -323,7 +323,7 @@ class CheckpointWriter:
     def _write_list(self, name: str, content: bytes) -> None:
         """Write what `checkpoint recover` reads, and read it back."""
         self._store.create_or_confirm(name, [content])
-        if self._config.verify_after_save and self._store.retry(lambda: self._store.read(name)) != content:
+        if self._config.verify_after_save and self._store.retry(self._store.read, name) != content:
             raise DamagedCheckpoint(
                 "The list of the parts was damaged as soon as it was written.", where=name
             )

@@ -108,6 +108,7 @@ def import_tars(
     build = Build(store, out, MANIFEST_NAME, identity, ImageRecord)
     if build.is_complete(named_files, verify=verify):
         return build.url
+    build.begin()
     log.info("%d tars, %sB", len(portions), format_count(sum(portion.size_bytes for portion in portions)))
     if staying:
         log.info("%d stay where they are, and the manifest names them there (or --copy)", len(staying))

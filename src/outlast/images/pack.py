@@ -86,6 +86,7 @@ def pack_images(
     build = Build(store, out, MANIFEST_NAME, identity, ImageRecord)
     if build.is_complete(named_files, verify=verify):
         return build.url
+    build.begin()
     if plan.ignored_files:
         log.warning(
             "%s files are no images by their names and are left out", format_count(plan.ignored_files)

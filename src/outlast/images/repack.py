@@ -93,9 +93,10 @@ def repack_images(
             "The data set would be stored over itself.", where="--out", remedy="choose another folder"
         )
     identity = {"source": source.fingerprint, "store": "pixels", **asdict(pixels)}
-    build = Build(store, out, MANIFEST_NAME, identity, RepackRecord, kept_versions=pixels.versions)
+    build = Build(store, out, MANIFEST_NAME, identity, RepackRecord)
     if build.is_complete(named_files, verify=verify):
         return build.url
+    build.begin(pixels.versions())
     entries = [(split, entry) for split, entries in source.splits.items() for entry in entries]
     portions = [
         RepackPortion(number=number, split=split, source=source_store.url, entry=entry)

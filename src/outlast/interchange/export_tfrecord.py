@@ -100,6 +100,7 @@ def export_tfrecord(
     build = Build(store, out, MANIFEST_NAME, identity, PortionRecord)
     if build.is_complete(_read_files, verify=verify):
         return build.url
+    build.begin()
     total, step = stream.num_examples, config.records_per_shard
     portions = [
         ExportPortion(number=number, first=first, stop=min(first + step, total))

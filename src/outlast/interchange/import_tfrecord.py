@@ -142,6 +142,7 @@ def import_tfrecord(
         has_more=lambda: holds_tokenizer(store, TOKENIZER_FOLDER, trained.fingerprint),
     ):
         return build.url
+    build.begin()
     write_tokenizer(store, TOKENIZER_FOLDER, trained, tokenizer_files)
     log.info(
         "%d files, %sB: %s, %d tokens, %d predictions",

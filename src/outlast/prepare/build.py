@@ -5,9 +5,8 @@ of ``manifest.json``, which appears last. Every step is found done or done anew,
 goes on where it stopped, and ends with the same bytes as one that was not (docs/design/building_shards.md).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from outlast.build.drive import Build, InProcesses, Run
 from outlast.build.failures import delete_notes, noting_failure, tell_failures
 from outlast.build.plan import delete_leftovers, finished_portions
 from outlast.build.tasks import Task, drive_share, others_have_work
-from outlast.cleaning.config import CleaningConfig
 from outlast.cleaning.libraries import library_versions
 from outlast.cleaning.merge import delete_scans
 from outlast.cleaning.scan import ScanJob
@@ -34,7 +32,7 @@ from outlast.prepare.identity import build_identity, describe_files
 from outlast.prepare.pairs import add_pairs, other_pairs
 from outlast.prepare.portion import BuildJob, TextRecord
 from outlast.prepare.tokenizer import ensure_tokenizer
-from outlast.prepare.words import WordRule, find_word_rule, name_words, versions_of
+from outlast.prepare.words import find_word_rule, name_words, versions_of
 from outlast.recipe import Recipe
 from outlast.shards.config import ShardsConfig, resolve_num_processes, resolve_num_shards
 from outlast.shards.document import MANIFEST_NAME
@@ -94,22 +92,22 @@ def prepare_data(
     num_shards = len(portions)
     words = name_words(shards, segmenter)
     identity, versions = build_identity(corpus, cleaning, tokenizer, num_shards, files, held_out, words)
-    find_rule = cache(partial(find_word_rule, shards, segmenter))
-    kept_versions = partial(_kept_versions, cleaning, find_rule)
-    build = Build(store, out, MANIFEST_NAME, identity, TextRecord, versions, kept_versions)
+    build = Build(store, out, MANIFEST_NAME, identity, TextRecord, versions)
     if build.is_complete(named_files, verify=verify, has_more=lambda: has_own_tokenizer(build.url)):
         return _end(store, build.url, shards, verify=verify)
+    rule = find_word_rule(shards, segmenter)
+    build.begin({**library_versions(cleaning), **versions_of(rule)})
     scan = ScanJob(corpus=corpus, cleaning=cleaning, out=out)
     with _runner(shards, ray) as run, noting_failure(store, task), _freeing(build, task):
         trained = _ensure_tokenizer(scan, tokenizer, store, portions, run, task, tokenizer_wait_seconds)
-        build.agree()
+        build.begin()
         job = BuildJob(
             corpus=corpus,
             out=out,
             num_shards=num_shards,
             tokenizer_fingerprint=trained.fingerprint,
             cleaning=cleaning,
-            words=find_rule(),
+            words=rule,
         )
         drive_share("shards", job, portions, finished_portions(store), task, run)
         check_remote((*files, *held_out))
@@ -124,10 +122,6 @@ def prepare_data(
 def _freeing(build: Build[TextRecord], task: Task | None) -> AbstractContextManager[None]:
     """Free the folder of a build that fails; but the other tasks wait for task 0, whose plan they know."""
     return build.freeing_folder(_MADE_FIRST) if task is None or task[0] == 0 else nullcontext()
-
-
-def _kept_versions(cleaning: CleaningConfig, find_rule: Callable[[], WordRule | None]) -> dict[str, str]:
-    return {**library_versions(cleaning), **versions_of(find_rule())}
 
 
 def _ensure_tokenizer(
