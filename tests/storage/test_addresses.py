@@ -4,17 +4,22 @@ No packet leaves the machine: the system's resolver is the only thing replaced, 
 address is never connected to.
 """
 
+import http.server
 import json
 import socket
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from outlast.errors import ConfigError, OutlastError, hide_secrets
+from outlast.errors import ConfigError, OutlastError, StorageError, hide_secrets
 from outlast.storage import open_store
 from outlast.storage.addresses import is_forbidden, resolve
+from outlast.storage.remote import ObjectStore
 
 FORBIDDEN = {
     "link-local": "169.254.169.254 169.254.170.2 fe80::a9fe:a9fe fe80::1%lo",
@@ -87,6 +92,94 @@ def test_an_end_point_in_a_file_of_credentials_is_refused(
     monkeypatch.setenv(variable, content if variable.endswith("_KEY") else str(tmp_path / "account.json"))
     with pytest.raises(ConfigError, match="never contacted"):
         open_store("gs://bucket/x")
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """Answers each request with a redirect, or with an object."""
+
+    def do_GET(self) -> None:
+        asked, target = cast(tuple[list[str], str], self.server.asked)  # pyright: ignore
+        asked.append(self.path)
+        self.send_response(302 if target else 200)
+        self.send_header("Location", f"{target}/secret")
+        self.send_header("Content-Length", "6" if not target else "0")
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        self.end_headers()
+        if not target and self.command == "GET":
+            self.wfile.write(b"secret")
+
+    do_PUT = do_HEAD = do_DELETE = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def answering(host: str, target: str = "") -> Generator[tuple[str, list[str]]]:
+    """A server of this machine; its URL, and what it was asked for."""
+    asked: list[str] = []
+    with http.server.ThreadingHTTPServer((host, 0), Answering) as server:
+        server.asked = (asked, target)  # pyright: ignore
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://{host}:{server.server_address[1]}", asked
+        server.shutdown()
+        thread.join()
+
+
+def lead_to(end_point: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Name an end point without encryption for every cloud, with credentials in hand."""
+    account = folder / "account.json"
+    account.write_text(
+        json.dumps(
+            {
+                "gcs_base_url": end_point,
+                "disable_oauth": True,
+                "private_key": "",
+                "client_email": "",
+                "private_key_id": "",
+            }
+        )
+    )
+    for name, value in {
+        "AWS_ENDPOINT_URL": end_point,
+        "AWS_ALLOW_HTTP": "1",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "GOOGLE_SERVICE_ACCOUNT": str(account),
+        "GOOGLE_ALLOW_HTTP": "1",
+        "AZURE_STORAGE_ENDPOINT": end_point,
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ACCOUNT_KEY": "a2V5",
+        "AZURE_ALLOW_HTTP": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux alone")
+@pytest.mark.parametrize("url", END_POINTS)
+def test_an_end_point_without_encryption_redirects_nowhere(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ObjectStore, "retry_seconds", 0.3)
+    with answering("127.0.0.2") as (target, refused), answering("127.0.0.1", target) as (end_point, asked):
+        lead_to(target, monkeypatch, tmp_path)
+        assert open_store(url).read("name") == b"secret"
+        refused.clear()
+        lead_to(end_point, monkeypatch, tmp_path)
+        store = open_store(url)
+        for action in (
+            lambda: store.read("name"),
+            lambda: store.read_range("name", 0, 2),
+            lambda: store.size_bytes("name"),
+        ):
+            with pytest.raises(StorageError, match="the address of another host"):
+                action()
+        with pytest.raises(StorageError, match="302"):
+            store.create("name", [b"x"])
+        assert asked
+        assert refused == []
 
 
 def test_the_machine_itself_may_be_an_end_point(monkeypatch: pytest.MonkeyPatch) -> None:

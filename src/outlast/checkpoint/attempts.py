@@ -201,6 +201,7 @@ class Attempt:
         if self._age() > self._config.heartbeat_limit_seconds:
             self.check_owned()
 
+    @explained_limits()
     def close(self) -> None:
         """Stop the heartbeat and mark the attempt as ended, so that the next one need not wait.
 

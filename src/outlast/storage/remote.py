@@ -11,10 +11,11 @@ refused when the store is opened. Buckets that ``OUTLAST_ANONYMOUS_BUCKETS`` nam
 import json
 import os
 import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import urlsplit
 
 import obstore
@@ -37,8 +38,23 @@ _END_POINTS = {
     "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
 }
 _ANONYMOUS = "OUTLAST_ANONYMOUS_BUCKETS"
+_IN_HAND = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"),
+    "gs": ("GOOGLE_SKIP_SIGNATURE",),
+    "az": (
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_ACCESS_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_STORAGE_SAS_KEY",
+        "AZURE_SKIP_SIGNATURE",
+    ),
+}
+"""What makes it unnecessary to ask another host for credentials."""
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "AWS_PROXY_URL", "GOOGLE_PROXY_URL", "AZURE_PROXY_URL")
+_NOBODY = "127.0.0.1:0"
+"""The proxy of hosts that are not to be asked: nobody can listen there."""
 _METADATA_SERVER = "169.254.169.254"
-_REFUSED_STATUS = re.compile(r"status(?: code)?:? (4\d\d)")
+_REFUSED_STATUS = re.compile(r"status(?: code)?:? ([34]\d\d)")
 _WORTH_ASKING_AGAIN = ("408", "409", "425", "429")
 _BEYOND_THE_END = "Wanted range starting at"
 """obstore's words for a range beyond the end: Azure answers it with no bytes, S3 with 416."""
@@ -58,8 +74,13 @@ class ObjectStore(Store):
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._allow_http = _ALLOW_HTTP[url.partition("://")[0]]
-        _check_end_points(url.partition("://")[0])
+        scheme = url.partition("://")[0]
+        self._allow_http = _ALLOW_HTTP[scheme]
+        self._is_anonymous = _is_anonymous(url)
+        end_points = _end_points(scheme)
+        _check_end_points(end_points)
+        needs_another = not (self._is_anonymous or _has_credentials(scheme))
+        self._bounds: ClientConfig = {} if needs_another else _stay_at(end_points.values())
         self._store = self._open_client(self.retry_seconds)
 
     @cached_property
@@ -67,12 +88,13 @@ class ObjectStore(Store):
         return self._open_client(min(self.retry_seconds, _RANGE_SECONDS))
 
     def _open_client(self, retry_seconds: float) -> "obstore.store.ObjectStore":
+        options: ClientConfig = {**_client_options(self._allow_http, self.silence_seconds), **self._bounds}
         try:
             return obstore.store.from_url(
                 self.url,
-                client_options=_client_options(self._allow_http, self.silence_seconds),
+                client_options=options,
                 retry_config=_retry_config(retry_seconds),
-                **({"skip_signature": True} if _is_anonymous(self.url) else {}),
+                **({"skip_signature": True} if self._is_anonymous else {}),
             )
         except (exceptions.BaseError, ValueError) as error:
             raise StorageError(f"The store cannot be opened: {_first_line(error)}", where=self.url) from None
@@ -166,6 +188,12 @@ class ObjectStore(Store):
                 where=where,
                 remedy=f"check the end point; for one without encryption set {self._allow_http}=true",
             ) from None
+        if _NOBODY in str(error):
+            raise StorageError(
+                f"Cannot {action}: the end point answers with the address of another host.",
+                where=where,
+                expected="its own answer: without encryption it is not followed elsewhere",
+            ) from None
         status = _REFUSED_STATUS.search(str(error))
         refused = _BEYOND_THE_END in line or (status and status[1] not in _WORTH_ASKING_AGAIN)
         if isinstance(error, exceptions.GenericError) and not refused:
@@ -177,29 +205,69 @@ class ObjectStore(Store):
         raise error
 
 
-def _check_end_points(scheme: str) -> None:
-    """Refuse end points that the environment puts at an address that is never contacted."""
+def _end_points(scheme: str) -> dict[str, str]:
+    """Return the end points that the environment names, by the variable that does."""
     found = {name: text for name, text in os.environ.items() if name.upper() in _END_POINTS[scheme]}
     if scheme == "gs":
-        found |= _google_end_points()
-    for name, text in found.items():
+        found |= {
+            name: str(account.get("gcs_base_url") or "") for name, account in _google_accounts().items()
+        }
+    return found
+
+
+def _has_credentials(scheme: str) -> bool:
+    """Whether the environment says all that a request needs, and no other host is asked for credentials."""
+    if any(name.upper() in _IN_HAND[scheme] for name in os.environ):
+        return True
+    accounts = _google_accounts().values() if scheme == "gs" else ()
+    return any(account.get("disable_oauth") is True for account in accounts)
+
+
+def _stay_at(end_points: Iterable[str]) -> "ClientConfig":
+    """Return options with which a client asks no host but those of end points without encryption.
+
+    Such an end point may redirect anywhere, and so may who sits between. obstore follows, and cannot be told
+    not to; it can be told that every other host is behind a proxy. A proxy of the user's own stays.
+    """
+    parts = [urlsplit(text) for text in end_points if _is_url(text)]
+    if not any(part.scheme == "http" for part in parts) or any(
+        name.upper() in _PROXIES for name in os.environ
+    ):
+        return {}
+    hosts = {part.hostname for part in parts if part.hostname}
+    return {"proxy_url": f"http://{_NOBODY}", "proxy_excludes": ",".join(sorted(hosts))}
+
+
+def _check_end_points(end_points: Mapping[str, str]) -> None:
+    """Refuse end points at an address that is never contacted."""
+    for name, text in end_points.items():
+        if not _is_url(text):
+            continue  # said by the client
+        parts = urlsplit(text if "://" in text else f"//{text}")
         try:
-            parts = urlsplit(text if "://" in text else f"//{text}")
             resolve(parts.hostname or "", parts.port or 443)
         except StorageError as error:
             raise ConfigError(error.message, where=name, expected=error.expected) from None
         except (OSError, ValueError):
-            pass  # no network yet, or no URL: said when something is read
+            pass  # no network yet, or no name of a host: said when something is read
 
 
-def _google_end_points() -> dict[str, str]:
-    """Return the end points that files of credentials name, by the variable that names the file."""
-    found: dict[str, str] = {}
+def _is_url(text: str) -> bool:
+    try:
+        return urlsplit(text if "://" in text else f"//{text}").port != 0
+    except ValueError:
+        return False
+
+
+def _google_accounts() -> dict[str, dict[str, Any]]:
+    """Return what files of credentials hold, by the variable that names the file."""
+    found: dict[str, dict[str, Any]] = {}
     for name in ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY"):
         text = os.environ.get(name, "")
-        with suppress(OSError, ValueError, AttributeError):  # the client says what is wrong with it
+        with suppress(OSError, ValueError, RecursionError):  # the client says what is wrong with it
             content = json.loads(text if name.endswith("_KEY") else read_whole(text))
-            found[name] = str(content.get("gcs_base_url") or "")
+            if isinstance(content, dict):
+                found[name] = cast(dict[str, Any], content)
     return found
 
 
