@@ -32,7 +32,7 @@ _ERRORS: dict[str, Callable[[], Exception]] = {
     "no memory for the system": lambda: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
     "no thread": lambda: RuntimeError("can't start new thread"),
 }
-_OUTERMOST = ("save", "_run", "_fail", "key", "name")
+_OUTERMOST = ("save", "_run", "_fail", "_keep_beating", "key", "name")
 """Where a failure is caught and told: what fails inside of these fails in what they call; and properties that
 the caller reads."""
 

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import threading
 import uuid
+from contextlib import suppress
 
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.interval import Life
@@ -277,16 +278,23 @@ class Attempt:
         return self._fenced
 
     def _keep_beating(self) -> None:
-        while True:
-            try:
-                if self._stop.wait(self._config.heartbeat_seconds):
-                    return
-                self.beat()
-            except Fenced:
-                return
-            except Exception as error:  # a thread that dies would silently give the run away
-                message = error.message if isinstance(error, OutlastError) else repr(error)
-                self._report(f"the heartbeat of attempt {self.number} failed, trying again: {message}")
+        goes_on = True
+        while goes_on:
+            with suppress(Exception):  # of telling, too: a thread that dies would silently give the run away
+                goes_on = self._beat_later()
+
+    def _beat_later(self) -> bool:
+        """Wait, then beat. False where there is nothing to beat for."""
+        try:
+            if self._stop.wait(self._config.heartbeat_seconds):
+                return False
+            self.beat()
+        except Fenced:
+            return False
+        except Exception as error:
+            message = error.message if isinstance(error, OutlastError) else repr(error)
+            self._report(f"the heartbeat of attempt {self.number} failed, trying again: {message}")
+        return True
 
 
 @explained_limits()
