@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from outlast.checkpoint.liveness import Clock, ProcessIdentity, is_gone, same_ma
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.errors import Fenced, RunError, StorageError, StoreUnreachable
 from outlast.storage import Chunks, LocalStore, Store
+from outlast.storage.checksummed_json import seal, unseal
 from support.lives import arrays_of
 
 Claim = Callable[[Store, str], Attempt]
@@ -267,3 +269,22 @@ def test_a_save_into_a_folder_that_is_gone_makes_none(
     with pytest.raises(Fenced, match="renamed"):
         writer.save(10, arrays_of(10), wait=True)
     assert not (tmp_path / "run" / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["host", "pid", "started", "machine", "wall", "heartbeat_limit_seconds", "now"]
+)
+@pytest.mark.parametrize("value", [None, [], "x", 2**70])
+def test_a_sealed_claim_with_other_values_is_watched_like_any_other(
+    tmp_path: Path, claim: Claim, name: str, value: Any
+) -> None:
+    store = LocalStore(tmp_path)
+    claim(store, "first")
+    for object_name in (claim_name(1), heartbeat_name(1)):
+        document = unseal(store.read(object_name), where="")
+        del document["sha256"]
+        document[name] = value
+        store.replace(object_name, [seal(document)])
+    attempt = claim(store, "second")
+    assert attempt.number == 2
+    assert isinstance(attempt.history(), list)

@@ -137,6 +137,8 @@ def test_a_claim_and_a_save_without_a_thread_say_so(
     for _ in range(2):
         with pytest.raises(OutlastError, match=r"(?s)starts no further thread.*ulimit -u"):
             writer.save(10, arrays_of(10), wait=True)
+    writer.save(10, arrays_of(10))
+    assert "starts no further thread" in str(writer.last_error), "training goes on"
     other = LocalStore(tmp_path / "b")
     for _ in range(2):  # an attempt that could not begin does not keep the next one out
         with pytest.raises(OutlastError, match=r"starts no further thread"):

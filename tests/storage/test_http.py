@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outlast.errors import ConfigError, StoreUnreachable
+from outlast.errors import ConfigError, ObjectNotFound, StorageError, StoreUnreachable
 from outlast.storage import Store, open_store
 from outlast.storage import remote as remote_module
 from support.files import serving, serving_folder
@@ -126,3 +126,35 @@ def test_an_outage_is_waited_for_in_one_place_which_can_be_left(
             with pytest.raises(Left):
                 store.retry(ask, pause=leave)
             assert 1 <= len(asked) <= (1 if scheme == "http" else 3)
+
+
+@pytest.mark.parametrize(
+    "place", ["http://[bad", "http://\xff.\xad/x", "ftp://127.0.0.1/x", "file:///etc/passwd"]
+)
+def test_a_redirect_to_what_is_no_address_is_an_error_in_words(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(Store, "retry_seconds", 0.0)
+    with serving(answering([(302, b"", {"Location": place})])) as url, pytest.raises(StorageError):
+        open_store(url).read("name")
+
+
+def test_a_size_of_thousands_of_digits_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "retry_seconds", 0.0)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "9" * 5000)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with serving(Handler) as url, pytest.raises(StorageError, match="does not tell the size"):
+        open_store(url).size_bytes("name")
+
+
+def test_a_name_that_is_no_unicode_is_not_there() -> None:
+    with serving(answering([(404, b"", {})])) as url, pytest.raises(ObjectNotFound):
+        open_store(url).read("\ud800")

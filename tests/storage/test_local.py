@@ -99,3 +99,26 @@ def test_a_place_that_cannot_be_written_to_says_so_and_what_to_do(
     ):
         getattr(LocalStore(make_read_only()), action)("a", [b"x"])
     assert (tmp_path / "file").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800", "a" * 300])
+def test_a_name_that_no_file_can_have_is_an_error_in_words(tmp_path: Path, name: str) -> None:
+    store = LocalStore(tmp_path)
+    for action in (
+        lambda: store.read(name),
+        lambda: store.size_bytes(name),
+        lambda: store.create(name, [b"x"]),
+        lambda: store.delete(name),
+    ):
+        with pytest.raises(StorageError):
+            action()
+    store.anchor = name
+    with pytest.raises(StorageError):
+        store.replace("other", [b"x"])
+
+
+def test_links_that_lead_nowhere_are_no_objects(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "name").write_bytes(b"x")
+    assert [info.name for info in LocalStore(tmp_path).list()] == ["name"]

@@ -67,7 +67,7 @@ def is_gone(theirs: ProcessIdentity, ours: ProcessIdentity) -> bool:
         return False
     try:
         os.kill(theirs.pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # the second: no process has such a number
         return True
     except OSError:
         return False  # it exists and belongs to another user

@@ -8,6 +8,8 @@ measured on our own clock.
 import dataclasses
 from collections.abc import Callable
 
+import pydantic
+
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.lineage import claim_name, heartbeat_name
 from outlast.checkpoint.liveness import Clock, ProcessIdentity, is_gone, same_machine
@@ -31,8 +33,9 @@ class Owner:
         self, config: CheckpointConfig, clock: Clock, ours: ProcessIdentity, report: Report
     ) -> None:
         """Return once the owner has ended or fallen silent for the limit. Raises RunError while it lives."""
+        theirs_seconds = (self.claim or {}).get("heartbeat_limit_seconds")
         limit = max(
-            config.heartbeat_limit_seconds, float((self.claim or {}).get("heartbeat_limit_seconds", 0))
+            config.heartbeat_limit_seconds, theirs_seconds if isinstance(theirs_seconds, float | int) else 0.0
         )
         theirs = self._process()
         first = self._heartbeat()
@@ -40,8 +43,8 @@ class Owner:
         if self._is_free(first, theirs, ours):
             return
         if theirs and same_machine(theirs, ours):
-            last = (parse_sealed(first) or self.claim or {}).get("now", silent_since)
-            age = silent_since - float(last)
+            last = (parse_sealed(first) or self.claim or {}).get("now")
+            age = silent_since - last if isinstance(last, float | int) else 0.0
             if age > limit:
                 return
             raise self._refusal(f"its last sign of life is {max(age, 0.0):.0f} s old", limit)
@@ -70,15 +73,16 @@ class Owner:
         return self.store.retry(read_or_none, self.store, heartbeat_name(self.number))
 
     def _process(self) -> ProcessIdentity | None:
-        if not self.claim:
+        names = [field.name for field in dataclasses.fields(ProcessIdentity)]
+        fields = {name: value for name, value in (self.claim or {}).items() if name in names}
+        try:
+            return pydantic.TypeAdapter(ProcessIdentity).validate_python(fields)
+        except pydantic.ValidationError:
             return None
-        fields = {field.name: self.claim[field.name] for field in dataclasses.fields(ProcessIdentity)}
-        return ProcessIdentity(**fields)
 
     def _describe(self) -> str:
-        return (
-            f"host {self.claim['host']}, pid {self.claim['pid']}" if self.claim else "whose claim is damaged"
-        )
+        process = self._process()
+        return f"host {process.host}, pid {process.pid}" if process else "whose claim is damaged"
 
     def _refusal(self, age: str, limit: float) -> RunError:
         return RunError(

@@ -8,6 +8,8 @@ is damaged, so that no commit of another history is ever taken for one of the ru
 import logging
 from typing import Any
 
+import pydantic
+
 from outlast.checkpoint.interval import Life
 from outlast.checkpoint.lineage import (
     ATTEMPTS,
@@ -119,14 +121,18 @@ def read_life(store: Store, number: int) -> Life | None:
     if not claim or not heartbeat:
         return None
     record = read_sealed(store, record_name(number)) or {}
-    return Life(
-        attempt=number,
-        start=claim["wall"],
-        last_heartbeat=heartbeat["wall"],
-        first_step=record.get("step"),
-        last_step=heartbeat["last_step"],
-        closed=heartbeat["closed"],
-    )
+    fields = {
+        "attempt": number,
+        "start": claim.get("wall"),
+        "last_heartbeat": heartbeat.get("wall"),
+        "first_step": record.get("step"),
+        "last_step": heartbeat.get("last_step"),
+        "closed": heartbeat.get("closed"),
+    }
+    try:
+        return pydantic.TypeAdapter(Life).validate_python(fields)
+    except pydantic.ValidationError:
+        return None
 
 
 def read_sealed(store: Store, name: str) -> dict[str, Any] | None:

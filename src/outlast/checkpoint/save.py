@@ -143,7 +143,7 @@ class CheckpointWriter:
             taken = self._start(step, arrays, wait, blocking_seconds)
             if wait:
                 self._join()
-        except OutlastError:
+        except CheckpointError:  # fenced, or the caller's mistake
             raise
         except Exception as error:  # no memory, no thread: it costs a save like any other failure
             self._fail(step, error)

@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _SKIP_BYTES = 2**20
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_MOST_DIGITS = 20
 _UNQUOTED = "/%:@!$&'()*+,;=~"
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst")
 """Of objects with these endings some servers call the content its encoding."""
@@ -117,10 +118,10 @@ class HttpStore(Store):
             return self._of_length(file.read(length), name, start, length)
 
     def size_bytes(self, name: str) -> int:
-        size = self._ask(name, {}, lambda response: response.headers.get("Content-Length"), method="HEAD")
-        if size is None or not size.isdecimal():
+        size, _ = self._ask(name, {}, _describe, method="HEAD")
+        if size is None:
             raise StorageError("The server does not tell the size of the object.", where=f"{self.url}/{name}")
-        return int(size)
+        return size
 
     def open(self, name: str) -> io.BufferedIOBase:
         """As everywhere. From a server that gives no ranges the object is fetched whole, once for all
@@ -231,7 +232,7 @@ class HttpStore(Store):
         *,
         method: str = "GET",
     ) -> T:
-        url = f"{self._address}/{urllib.parse.quote(name)}"
+        url = f"{self._address}/{urllib.parse.quote(name, errors='surrogatepass')}"
 
         def attempt() -> T:
             request = urllib.request.Request(url, headers=headers, method=method)
@@ -244,6 +245,8 @@ class HttpStore(Store):
                 raise _explain(error.code, url) from None
             except (OSError, http.client.HTTPException) as error:  # URLError, timeouts, bodies cut short
                 raise StoreUnreachable(f"The server does not answer: {error}.", where=url) from None
+            except ValueError as error:  # of the URL of a redirect
+                raise StorageError(f"The server's answer cannot be read: {error}.", where=url) from None
 
         return self.retry(attempt)
 
@@ -293,7 +296,7 @@ def _describe(response: http.client.HTTPResponse) -> tuple[int | None, str | Non
     size = response.headers.get("Content-Length", "")
     marks = [response.headers.get(name) for name in ("ETag", "Last-Modified")]
     version = "\n".join([size, *(mark or "" for mark in marks)]) if any(marks) else None
-    return int(size) if size.isdecimal() else None, version
+    return int(size) if size.isdecimal() and len(size) < _MOST_DIGITS else None, version
 
 
 def _skip(response: http.client.HTTPResponse, count: int) -> None:

@@ -54,6 +54,8 @@ class LocalStore(Store):
         path = Path(os.path.normpath(self.root / name))
         if path != self.root and self.root not in path.parents:
             raise StorageError(f"The name {name!r} leaves its folder.", where=self.url)
+        if "\0" in name or any("\ud800" <= character <= "\udc7f" for character in name):
+            raise StorageError(f"No file can have the name {name!r}.", where=self.url)
         return path
 
     def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
@@ -90,8 +92,10 @@ class LocalStore(Store):
                     told = path.stat()
                     name = path.relative_to(self.root).as_posix()
                     found.append(ObjectInfo(name, told.st_size, told.st_mtime))
-                except FileNotFoundError:
-                    continue  # deleted while we looked
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                        raise self._failed("list", path.relative_to(self.root).as_posix(), error) from error
+                    continue  # deleted while we looked, or a link that leads nowhere
         return sorted(found)
 
     def list_leftovers(self, prefix: str = "", *, recursive: bool = True) -> tuple[str, ...]:
@@ -139,7 +143,7 @@ class LocalStore(Store):
         It is written again where somebody who cleans up took the unfinished file for a dead writer's.
         """
         path = self.local_path(name)
-        if self.anchor and not self.local_path(self.anchor).exists():
+        if self.anchor and not self.exists(self.anchor):
             raise StorageError(
                 "The folder was renamed, emptied or deleted: nothing more is written there.",
                 where=str(self.root),
