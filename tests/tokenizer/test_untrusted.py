@@ -105,7 +105,7 @@ def test_a_model_with_a_damaged_table_does_not_end_the_process(model: bytes, tmp
 @pytest.mark.parametrize("number", [8, 30])
 def test_replacements_that_let_a_text_grow_are_refused(tmp_path: Path, number: int) -> None:
     content = json.dumps(document(normalizer=replacing(*[("a", "aa")] * number))).encode()
-    with pytest.raises(TokenizerError, match=r"normaliser (makes a text grow|takes too long)"):
+    with pytest.raises(TokenizerError, match=r"normaliser (makes a text grow|or one of its patterns takes)"):
         bring(tmp_path, content)
 
 
@@ -133,3 +133,31 @@ def test_a_model_without_an_unknown_piece_is_refused(model: bytes) -> None:
 def test_what_no_library_holds_is_a_typed_error(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(TokenizerError):
         bring(tmp_path, json.dumps(document(**changes)).encode())
+
+
+def dividing(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(x+x+)+y", r"(?:\w+\s?)+!", "b*b*b*b*b*c"])
+@pytest.mark.parametrize("place", ["pre_tokenizer", "normalizer"])
+def test_patterns_that_never_end_are_refused_before_a_text_meets_them(
+    tmp_path: Path, pattern: str, place: str
+) -> None:
+    step = dividing(pattern)
+    if place == "normalizer":
+        step = {"type": "Replace", "pattern": {"Regex": pattern}, "content": ""}
+    with pytest.raises(TokenizerError, match=r"one of its patterns takes too long[\s\S]*done within"):
+        bring(tmp_path, json.dumps(document(**{place: step})).encode())
+
+
+GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@pytest.mark.parametrize("pattern", [GPT_2, LLAMA_3])
+def test_patterns_of_known_tokenizers_are_taken(pattern: str) -> None:
+    load_json(json.dumps(document(pre_tokenizer=dividing(pattern))).encode())

@@ -60,17 +60,12 @@ def make_head(
 def head_bytes(head: bytes | memoryview, kind: Kind, *, file_size: int, where: str) -> int:
     """Return how many bytes of the file are head, with the length field. ``head`` holds 8 bytes or more."""
     if file_size < 8 or len(head) < 8:
-        raise _wrong(kind, f"is cut short: {file_size} bytes", where)
+        raise _wrong(kind, f" is cut short: {file_size} bytes", where)
     length = int.from_bytes(head[:8], "little")
     if length > MAX_HEADER_BYTES:
-        raise ShardError(
-            f"The {kind.noun}'s header claims {length} bytes.",
-            where=where,
-            expected=f"at most {MAX_HEADER_BYTES}",
-            remedy=kind.remedy,
-        )
+        raise _wrong(kind, f"'s header claims {length} bytes", where, f"at most {MAX_HEADER_BYTES}")
     if 8 + length > file_size:
-        raise _wrong(kind, f"is cut short: {file_size} bytes, and its header alone has {8 + length}", where)
+        raise _wrong(kind, f" is cut short: {file_size} bytes, and its header alone has {8 + length}", where)
     return 8 + length
 
 
@@ -122,17 +117,12 @@ def parse_described(
         compared.append((f"array {name}", span and (span.dtype, span.shape), array))
     for what, found, expected in compared:
         if found != expected:
-            raise ShardError(
-                f"The {kind.noun}'s {what} is {found!r:.200}.",
-                where=where,
-                expected=f"{expected!r} by the manifest",
-                remedy=kind.remedy,
-            )
+            raise _wrong(kind, f"'s {what} is {found!r:.200}", where, f"{expected!r} by the manifest")
     return {name: spans[name] for name in arrays}
 
 
-def _wrong(kind: Kind, problem: str, where: str) -> ShardError:
-    return ShardError(f"The {kind.noun} {problem}.", where=where, remedy=kind.remedy)
+def _wrong(kind: Kind, problem: str, where: str, expected: str | None = None) -> ShardError:
+    return ShardError(f"The {kind.noun}{problem}.", where=where, expected=expected, remedy=kind.remedy)
 
 
 def _parse_json(text: bytes, kind: Kind, where: str) -> dict[str, Any]:
@@ -183,16 +173,7 @@ def _check_layout(
     position = data_begin
     for name, span in sorted(spans.items(), key=lambda item: (item[1].begin, item[1].size_bytes)):
         if span.begin != position:
-            raise ShardError(
-                f"The {kind.noun}'s array {name!r} overlaps another or leaves a gap.",
-                where=where,
-                remedy=kind.remedy,
-            )
+            raise _wrong(kind, f"'s array {name!r} overlaps another or leaves a gap", where)
         position += span.size_bytes
     if position != file_size:
-        raise ShardError(
-            f"The {kind.noun} has {file_size} bytes.",
-            where=where,
-            expected=f"{position} by its header",
-            remedy=kind.remedy,
-        )
+        raise _wrong(kind, f" has {file_size} bytes", where, f"{position} by its header")

@@ -178,13 +178,8 @@ class Rows:
     def runs(self, begins: NDArray[np.int64], length: int) -> NDArray[Any]:
         """Return runs of a flat array, each ``length`` long: (runs, length). As ``take``."""
         found = scratch().array((len(begins), length), self.dtype)
-        self.copy_runs(begins, length)
+        copy([self.file], self.addresses(begins, length), length * self.dtype.itemsize, scratch())
         return found
-
-    def copy_runs(self, begins: NDArray[np.int64], length: int, *, row: int = 0) -> None:
-        """As ``runs``, into rows of the thread's scratch memory, whose array of (rows, length) is there."""
-        size = length * self.dtype.itemsize
-        copy([self.file], self.addresses(begins, length), size, scratch(), row * size)
 
     def addresses(self, begins: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Return the addresses of runs of a flat array. Raises IndexError where one lies outside of it."""
@@ -202,7 +197,6 @@ def copy(
     addresses: NDArray[np.int64],
     lengths: NDArray[np.int64] | int,
     target: Scratch,
-    at: int = 0,
 ) -> None:
     """Copy runs of files' mapped memory, as ``Scratch.write``, and look whether the files are what they were.
 
@@ -211,7 +205,7 @@ def copy(
     """
     failure: OSError | None = None
     try:
-        target.write(addresses, lengths, at)
+        target.write(addresses, lengths)
     except OSError as error:
         failure = error
     for file in files:

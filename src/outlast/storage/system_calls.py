@@ -27,6 +27,7 @@ _pwritev.restype = ctypes.c_ssize_t
 _pwritev.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
 _futimens.argtypes = [ctypes.c_int, ctypes.c_void_p]
 _MAP_FAILED = ctypes.c_void_p(-1).value
+_HUGE_PAGE = 2**21
 _MOST_RUNS = os.sysconf("SC_IOV_MAX")
 _NOW, _UNCHANGED = (-1, -2) if sys.platform == "darwin" else (2**30 - 1, 2**30 - 2)
 
@@ -71,23 +72,29 @@ class Scratch:
         """Return an array of this memory from its beginning: the same at every call."""
         size = int(np.prod(shape)) * dtype.itemsize
         if size > len(self._memory):
-            os.ftruncate(self._descriptor, size)
-            self._memory = np.frombuffer(mmap.mmap(self._descriptor, size), np.uint8)
+            size_bytes = -(-size // _HUGE_PAGE) * _HUGE_PAGE
+            os.ftruncate(self._descriptor, size_bytes)
+            mapped = mmap.mmap(self._descriptor, size_bytes)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                with suppress(OSError):  # a kernel without them
+                    mapped.madvise(mmap.MADV_HUGEPAGE)
+            self._memory = np.frombuffer(mapped, np.uint8)
+            self._memory[::_HUGE_PAGE] = 0  # a write by the kernel alone would take small pages
         return self._memory[:size].view(dtype).reshape(shape)
 
-    def write(self, addresses: NDArray[np.int64], lengths: NDArray[np.int64] | int, at: int = 0) -> None:
+    def write(self, addresses: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> None:
         """Copy runs of memory, one behind the other.
 
         Args:
             addresses: where each begins, int64 of shape (runs,).
-            lengths: their bytes, of each or of all alike.
-            at: the place in this memory, which ``array`` has made large enough.
+            lengths: their bytes, of each or of all alike; ``array`` has made room for them.
 
         Raises:
             OSError: EFAULT where a page of a mapped file cannot be had; ENOSPC and the like.
         """
         runs = np.empty((len(addresses), 2), np.int64)
         runs[:, 0], runs[:, 1] = addresses, lengths
+        at = 0
         for first in range(0, len(runs), _MOST_RUNS):
             some = runs[first : first + _MOST_RUNS]
             wanted = int(some[:, 1].sum())

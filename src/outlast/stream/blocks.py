@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from outlast.errors import ConfigError
 from outlast.shards.manifest import ShardEntry
-from outlast.shards.opened import Rows
+from outlast.shards.opened import Rows, copy
 from outlast.storage.system_calls import scratch
 from outlast.stream.memory import Empty
 
 Batch = dict[str, NDArray[Any]]
+_SHARD, _LAST = 2**40, 2**62
+"""Of a number to sort by: shard after shard, and behind all of them. A shard has fewer than 2**40 records."""
 
 
 class Packing(Protocol):
@@ -122,38 +124,33 @@ class Blocks(Packing):
     ) -> Batch:
         """Return examples by shard and record: ``input_ids`` and ``attention_mask`` as ``padding`` has them.
 
-        Each shard is read once, into a block in the tokens' own narrow dtype; the rows are put in their
+        All runs are copied at once, into a block in the tokens' own narrow dtype; the rows are put in their
         places and widened in one pass. That is the whole cost of a batch, so nothing else happens per row.
+        The runs are copied by rising address: the kernel waits for the memory of one before it asks for the
+        next, and what lies close together is there sooner.
 
         Args:
             shards, records: int64 of shape (rows,).
             tokens_of: the flat tokens of a shard by its index.
             empty: where the memory of the result comes from.
         """
-        by_shard = sort_by_shard(shards)
-        sorted_records = records[by_shard]
-        counts = np.bincount(shards)
-        present = np.flatnonzero(counts).tolist()
-        bodies: NDArray[Any] | None = None
+        held = {shard: tokens_of(shard) for shard in np.flatnonzero(np.bincount(shards)).tolist()}
+        wholes, begins = np.zeros((2, max(held) + 1), np.int64)
+        for shard, tokens in held.items():
+            wholes[shard], begins[shard] = len(tokens) // self.body_length, tokens.address
+        is_partial = records >= wholes[shards]
+        order = np.argsort(is_partial * _LAST | shards * _SHARD | records)
+        rows, rest = np.split(order, [len(records) - np.count_nonzero(is_partial)])
+        dtype = next(iter(held.values())).dtype
+        size = self.body_length * dtype.itemsize
+        bodies = scratch().array((len(rows), self.body_length), dtype)
+        addresses = begins[shards[rows]] + records[rows] * size
+        copy([tokens.file for tokens in held.values()], addresses, size, scratch())
         partial: list[tuple[int, NDArray[Any]]] = []
-        start = 0
-        for shard in present:
-            tokens = tokens_of(shard)
-            stop = start + int(counts[shard])
-            if bodies is None:
-                bodies = scratch().array((len(records), self.body_length), tokens.dtype)
-            whole = len(tokens) // self.body_length
-            wanted = sorted_records[start:stop]
-            if whole:
-                # The one index that is clipped, the partial block's, comes below.
-                tokens.copy_runs(
-                    np.minimum(wanted, whole - 1) * self.body_length, self.body_length, row=start
-                )
-            for row in by_shard[start:stop][wanted >= whole].tolist():
-                partial.append((row, tokens.read(whole * self.body_length, len(tokens))))
-            start = stop
-        assert bodies is not None, "a batch has rows"
-        return self._framed(bodies, by_shard, partial, empty)
+        for row in rest.tolist():
+            tokens = held[int(shards[row])]
+            partial.append((row, tokens.read(int(wholes[shards[row]]) * self.body_length, len(tokens))))
+        return self._framed(bodies, rows, partial, empty)
 
     def _framed(
         self,
@@ -162,7 +159,7 @@ class Blocks(Packing):
         partial: list[tuple[int, NDArray[Any]]],
         empty: Empty,
     ) -> Batch:
-        shape = (len(rows), self.sequence_length)
+        shape = (len(rows) + len(partial), self.sequence_length)
         ids, mask = empty(shape, np.int32), empty(shape, np.int8)
         mask.fill(1)
         if self.special_tokens:

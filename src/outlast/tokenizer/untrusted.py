@@ -2,8 +2,8 @@
 
 In: a ``tokenizer.json``, or the normalisation table of a sentencepiece model. Out: the loaded tokenizer, or a
 TokenizerError. A table is walked as the libraries walk it, so none of its links leads out of it. Replacements
-that may let a text grow without bound are tried in a process of their own, with limits of time and memory,
-for what they do cannot be told from the file.
+that may let a text grow without bound, and patterns that may go over a text again and again, are tried in a
+process of their own, with limits of time and memory, for what they do cannot be told from the file.
 """
 
 import base64
@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -25,17 +26,23 @@ _MOST_GROWTH = 64.0
 _TRIAL_SECONDS, _TRIAL_CPU_SECONDS, _TRIAL_BYTES = 60, 10, 4 * 2**30
 _LONGEST_KEY = 1000
 """Bytes of an entry of a normalisation table; those of Unicode have some twenty."""
+_PROBES = "a Aé漢0.'_-\t\n\r\u3000\u0301😀"
+"""A character of each class that patterns name."""
 _GREW = 3
 """The exit code of a trial in which a text has grown beyond bounds."""
 _ANCHORED = re.compile(r"\\A[^|]*|[^|]*\\z|\^[^|]*|[^|]*\$")
 """A pattern that is found once in a text."""
+_REPEATS = re.compile(r"[*+]|\{\d*,")
+"""In a pattern: what may be repeated. Two of them may share out a stretch of text among them in many ways."""
+_PROBE_CHARACTERS = 300
+"""Of a run of like characters, as lines drawn and tables have them."""
 
 
 def load_json(content: bytes) -> tokenizers.Tokenizer:
     """Load a ``tokenizer.json``.
 
     Raises:
-        TokenizerError: no such file, a damaged normalisation table, or texts would grow too much.
+        TokenizerError: no such file, a damaged normalisation table, or texts would grow or take too much.
     """
     try:
         data: dict[str, Any] = json.loads(content)
@@ -43,7 +50,8 @@ def load_json(content: bytes) -> tokenizers.Tokenizer:
         for step in steps:
             if step.get("type") == "Precompiled":
                 check_charsmap(base64.b64decode(step["precompiled_charsmap"] or ""))
-        if _growth(steps) > _MOST_GROWTH:
+        patterns = [str(_pattern(step).get("Regex", "")) for step in steps]
+        if _growth(steps) > _MOST_GROWTH or any(len(_REPEATS.findall(one)) > 1 for one in patterns):
             _try_apart(content)
         return tokenizers.Tokenizer.from_str(content.decode())
     except TokenizerError:
@@ -110,6 +118,11 @@ def _steps(value: Any) -> Iterator[dict[str, Any]]:
             yield from _steps(item)
 
 
+def _pattern(step: dict[str, Any]) -> dict[str, Any]:
+    found = step.get("pattern")
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+
+
 def _growth(steps: list[dict[str, Any]]) -> float:
     """Return how many times longer the replacements can make a text, at most."""
     growth = 1.0
@@ -122,8 +135,11 @@ def _growth(steps: list[dict[str, Any]]) -> float:
     return growth
 
 
+@lru_cache(8)  # a process may load a file several times; what is refused is tried again
 def _try_apart(content: bytes) -> None:
-    """Normalise a text in a process with limits. Raises TokenizerError where it ends in no good way."""
+    """Normalise and divide texts in a process with limits. Raises TokenizerError where it ends in no good
+    way.
+    """
     command = [sys.executable, "-P", "-m", "outlast.tokenizer.untrusted"]
     try:
         ended = subprocess.run(
@@ -132,25 +148,38 @@ def _try_apart(content: bytes) -> None:
     except subprocess.TimeoutExpired:
         ended = -1
     if ended:
-        how = "makes a text grow without bound" if ended == _GREW else "takes too long, or too much memory"
+        slow = "normaliser or one of its patterns takes too long, or too much memory"
+        how = "normaliser makes a text grow without bound" if ended == _GREW else slow
         raise TokenizerError(
-            f"The tokenizer's normaliser {how}.",
-            expected=f"texts that become at most {_MOST_GROWTH:.0f} times longer",
+            f"The tokenizer's {how}.",
+            expected=f"texts that become at most {_MOST_GROWTH:.0f} times longer; runs of "
+            f"{_PROBE_CHARACTERS} characters that are done within {_TRIAL_CPU_SECONDS} seconds",
             remedy="use a tokenizer from a source that you trust",
         )
 
 
 def _trial(content: bytes) -> int:
     data: dict[str, Any] = json.loads(content)
-    steps = [step for step in _steps(data.get("normalizer")) if step.get("type") == "Replace"]
+    replacing = list(_steps(data.get("normalizer")))
+    dividing = list(_steps(data.get("pre_tokenizer")))
+    steps = [step for step in replacing if step.get("type") == "Replace"]
     known = "".join(step["pattern"].get("String", "") + step["content"] for step in steps)
     text = "".join(list(dict.fromkeys(known))[:1000]) + known[:1000] + "".join(map(chr, range(32, 127)))
-    normalizer = tokenizers.Tokenizer.from_str(content.decode()).normalizer
+    loaded = tokenizers.Tokenizer.from_str(content.decode())
+    normalizer, divide = cast(Any, loaded).normalizer, cast(Any, loaded).pre_tokenizer
     probes = [text, *(10 * character for character in dict.fromkeys(text))]
     if normalizer is not None:
         for probe in probes:
             if len(cast(str, normalizer.normalize_str(probe))) > _MOST_GROWTH * len(probe):
                 return _GREW
+    patterns = "\n".join(str(_pattern(step).get("Regex", "")) for step in (*replacing, *dividing))
+    ending = "\0" + "".join(dict.fromkeys(patterns))  # a search ends at once where what it needs is nowhere
+    for run in dict.fromkeys((*_PROBES, *patterns, *re.findall(r"\w+", patterns))):
+        probe = (run * _PROBE_CHARACTERS)[:_PROBE_CHARACTERS] + ending
+        if normalizer is not None:
+            normalizer.normalize_str(probe)
+        if divide is not None:
+            divide.pre_tokenize_str(probe)
     return 0
 
 
