@@ -34,7 +34,7 @@ ENGLISH = set(
     matching measure memory name normal offset on opened opening optimizer out pack picture pixel
     prepare pretrained printing prng processor random randomness range read reader recipe recognize
     regular remote repack sampling save schema set shipped show small sparse stem storage stream system
-    text to tokenizer train training untrusted verify version walk whole write writer
+    text threads to tokenizer train training untrusted verify version walk whole write writer
 """,
     )
 )
