@@ -75,17 +75,21 @@ def test_data() -> Path:
 
 @pytest.fixture(autouse=True)
 def strict_numerics(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let jax refuse every silent change of type where the code is ours alone.
+    """Let jax refuse every silent change of type where the code is ours alone, and compile in haste.
 
     Not where optax runs: its Adam raises a float to the power of an integer count. The tests of the jax-free
-    half do not load jax for this.
+    half do not load jax for this. What these tests cost is compiling small programs that run once, so XLA
+    leaves most optimizations out, as it does for jax's own tests; runs, digests and whole steps are tested
+    with all.
     """
     jax = sys.modules.get("jax")
     if jax is None or request.path.parent.name not in STRICT_FOLDERS:
         yield
         return
+    jax.config.update("jax_disable_most_optimizations", True)
     with jax.numpy_dtype_promotion("strict"):
         yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True)

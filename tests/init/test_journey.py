@@ -3,6 +3,7 @@
 import os
 import shlex
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,15 +53,31 @@ def write_pictures(folder: Path) -> Path:
     return folder / "pictures"
 
 
-def follow(command: Command, told: str, *more: str) -> None:
-    """Run the two commands that ``init`` has printed, training for three steps."""
+Verb = Callable[..., str]
+
+
+@pytest.fixture
+def here(outlast: Run) -> Verb:
+    """Run a verb in this process; return all it said."""
+
+    def run(*arguments: str | Path) -> str:
+        outcome = outlast(*arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.out + outcome.err
+
+    return run
+
+
+def follow(verb: Verb, command: Command, told: str, *more: str) -> None:
+    """Run the two commands that ``init`` has printed."""
     lines = [line.strip() for line in told.partition("next:\n")[2].splitlines()]
     (first, second) = (shlex.split(line)[1:] for line in lines if line.startswith("outlast "))
-    command.run(*first)
-    command.run(*second, *more, *command.overrides)
+    verb(*first)
+    verb(*second, *more, *command.overrides)
 
 
 def test_english_text(folder: Path, command: Command) -> None:
+    """Each verb in a process of its own, as a person starts it."""
     told = command.run("init", "--text", write_english(folder))
     assert "20 files of text (each file a document), utf-8; 1 files with other endings are left out" in told
     assert "script: Latin" in told
@@ -68,32 +85,32 @@ def test_english_text(folder: Path, command: Command) -> None:
     assert 'path = "texts"' in recipe
     assert 'include = "**/*.py"' in recipe
     assert 'preset = "tiny"' in recipe
-    follow(command, told, *SHORT)
+    follow(command.run, command, told, *SHORT)
     command.run("evaluate", "run")
     command.run("export", "run", "model")
     assert "score" in command.run("fill-mask", "model", "import [MASK]")
 
 
-def test_japanese_text(folder: Path, command: Command) -> None:
-    told = command.run("init", "--text", write_japanese(folder), "--out", "ja.toml")
+def test_japanese_text(folder: Path, command: Command, here: Verb) -> None:
+    told = here("init", "--text", write_japanese(folder), "--out", "ja.toml")
     assert "1 file of text (documents between blank lines), auto" in told
     assert "script: Japanese" in told
     recipe = Path("ja.toml").read_text()
     assert "byte_level = true" in recipe, "little text gives no vocabulary of words"
-    follow(command, told, *SHORT)
-    command.run("export", "run", "model")
-    assert "score" in command.run("fill-mask", "model", "吾輩は[MASK]である。")
+    follow(here, command, told, *SHORT)
+    here("export", "run", "model")
+    assert "score" in here("fill-mask", "model", "吾輩は[MASK]である。")
 
 
-def test_pictures_in_folders_of_classes(folder: Path, command: Command) -> None:
-    told = command.run("init", "--images", write_pictures(folder))
+def test_pictures_in_folders_of_classes(folder: Path, command: Command, here: Verb) -> None:
+    told = here("init", "--images", write_pictures(folder))
     assert "48 pictures of 2 classes" in told
     assert "held out:" in told
     recipe = Path("RUN.toml").read_text()
     assert "image_size = 32" in recipe
-    follow(command, told, *settings("training.epochs=2", "optimizer.warmup_epochs=0"))
-    command.run("evaluate", "run")
-    command.run("export", "run", "model")
+    follow(here, command, told, *settings("training.epochs=2", "optimizer.warmup_epochs=0"))
+    here("evaluate", "run")
+    here("export", "run", "model")
     assert (folder / "model" / "preprocessor_config.json").exists()
 
 
