@@ -1,8 +1,8 @@
 r"""What XLA says of a training step on an accelerator that is not there: memory, FLOPs, whether it compiles.
 
 The step is the one that ``outlast train`` runs: forward, backward, clipping and AdamW, bfloat16 products,
-all rows on one chip. Nothing is run. TPU topologies are known to libtpu (the extra ``aot``), which needs no
-TPU for it. For a GPU (``cuda:h200``) the CUDA plugin compiles without one and without a driver (the extra
+on one chip, or on ``--data`` times ``--fsdp`` of them. Nothing is run. TPU topologies are known to libtpu
+(the extra ``aot``), which needs no TPU for it. For a GPU (``cuda:h200``) the CUDA plugin compiles without one and without a driver (the extra
 ``cuda``; the packages jax-cuda13-plugin and jax-cuda13-pjrt are enough), but tries no variants of a product
 out, as it does where the GPU is there. ``cuda`` alone only lowers, which needs neither.
 
@@ -14,6 +14,8 @@ out, as it does where the GPU is there. ``cuda`` alone only lowers, which needs 
         --attention-kernel plain fused
     python benchmarks/training/compile_step.py --architecture resnet --rows 256 --remat none \
         --topology v5e:2x2
+    python benchmarks/training/compile_step.py --preset large --rows 64 --length 512 --topology v5e:2x4 \
+        --fsdp 8
 
 The compiler counts the body of a loop once, and the layers of an encoder are a loop: beside its FLOPs stands
 the formula's count of the same (``step_formula.py``), then the formula's count of the whole step. A kernel
@@ -22,10 +24,15 @@ of our own it may not count at all.
 
 import argparse
 import os
+import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 # Before jax is imported: no TPU is asked for, the search for one does not wait for a network, and several
 # compilers may run side by side (libtpu lets one process in, for the sake of a device that is not there).
@@ -49,7 +56,9 @@ from outlast.models.remat import Remat
 from outlast.recipe import make_recipe
 from outlast.run.assemble import make_learner
 from outlast.run.kind import DataFacts, Learner
+from outlast.training.mesh import ONE_DEVICE, ROWS, lay_out
 from outlast.training.step import make_train_step
+from support.programs import Program, read_program
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 GIB = 2**30
@@ -115,38 +124,60 @@ def resnet_case(arguments: argparse.Namespace) -> Case:
     return Case(learner, batch, estimate)
 
 
-def trace_step(case: Case, device: Any) -> Any:
-    """Return the traced step on a device; state and batch are shapes."""
+def trace_step(case: Case, devices: Sequence[Any], fsdp: int = 1) -> Any:
+    """Return the traced step on devices, or on none in particular; state and batch are shapes."""
     learner = case.learner
+    layout = lay_out(devices, fsdp) if devices else ONE_DEVICE
     step: Any = make_train_step(
-        learner.objective, learner.optimizer, learner.schedule, seed=learner.seed, num_microbatches=1
+        learner.objective,
+        learner.optimizer,
+        learner.schedule,
+        seed=learner.seed,
+        num_microbatches=1,
+        layout=layout,
     )
     state = jax.eval_shape(learner.initial_state)
-    if device is None:
+    if not devices:
         return step.trace(state, case.batch)
-    sharding = jax.sharding.SingleDeviceSharding(device)
+    if layout.mesh is None:
+        sharding: Any = jax.sharding.SingleDeviceSharding(devices[0])
+        state = with_sharding(state, sharding)
+    else:
+        state = layout.template(state, learner.objective.param_table)
+        sharding = jax.sharding.NamedSharding(layout.mesh, ROWS)
+    return step.trace(state, with_sharding(case.batch, sharding))
 
-    def placed(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
-    return step.trace(*jax.tree.map(placed, (state, case.batch)))
+def with_sharding(tree: Any, sharding: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
 
-def compile_for(case: Case, topology: str) -> str:
-    """Return what the compiler says of the step for one chip of a topology, or for this machine's CPU."""
+def describe_collectives(program: Program) -> str:
+    """Return what one device moves in a step: of each kind how often, and the bytes of the results."""
+    said: list[str] = []
+    for kind in sorted({each.kind for each in program.collectives}):
+        number = sum(each.times for each in program.of(kind))
+        size = sum(each.times * each.bytes for each in program.of(kind))
+        largest = max(program.of(kind), key=lambda each: each.bytes)
+        said.append(f"{kind} {number} arrays {size / 2**20:.1f} MiB (largest {largest.shape})")
+    return ", ".join(said) or "no collectives"
+
+
+def compile_for(case: Case, topology: str, data: int, fsdp: int) -> str:
+    """Return what the compiler says of the step for chips of a topology, or for this machine's CPU."""
     options: dict[str, str | bool] = {}
     context = nullcontext()
     if topology == "cpu":
-        device = jax.devices("cpu")[0]
+        devices = jax.devices("cpu")
     elif topology.startswith("cuda:"):
         gpu = topology.removeprefix("cuda:")
-        device, context = topology_of(gpu).devices[0], lowering_for(gpu)
+        devices, context = topology_of(gpu).devices, lowering_for(gpu)
         options["xla_gpu_autotune_level"] = "0"
     else:
-        device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
+        devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     start = time.perf_counter()
     try:
-        traced = trace_step(case, device)
+        traced = trace_step(case, devices[: data * fsdp], fsdp)
         with context:
             lowered = traced.lower()
         compiled = lowered.compile(options)
@@ -160,6 +191,8 @@ def compile_for(case: Case, topology: str) -> str:
             f"{cost['flops']:.3e} FLOPs (formula {formula.flops_bodies_once:.3e}; "
             f"whole step {formula.flops:.3e}), {cost['bytes accessed']:.3e} bytes, "
         )
+    if data * fsdp > 1:
+        counted += f"{describe_collectives(read_program(compiled.as_text()))}, "
     return (
         f"temporaries {memory.temp_size_in_bytes / GIB:.2f} GiB (formula {formula.temporaries / GIB:.2f}), "
         f"state and batch {memory.argument_size_in_bytes / GIB:.2f} GiB, "
@@ -170,7 +203,7 @@ def compile_for(case: Case, topology: str) -> str:
 
 def lower_for_cuda(case: Case) -> str:
     """Return how large the step's program for a GPU is."""
-    traced = trace_step(case, None)
+    traced = trace_step(case, ())
     with lowering_for("h200"):
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     return f"lowered, {len(text) / 1024:.0f} KiB"
@@ -199,6 +232,8 @@ def main() -> None:
         default=["v5e:2x2"],
         help="such as v6e:2x2; cpu; cuda; " + ", ".join(f"cuda:{name}" for name in GPUS),
     )
+    parser.add_argument("--data", type=int, default=1, help="groups of chips that share the rows")
+    parser.add_argument("--fsdp", type=int, default=1, help="chips of a group, that share parameters too")
     arguments = parser.parse_args()
     policies: list[Remat] = arguments.remat
     is_resnet = arguments.architecture == "resnet"
@@ -207,7 +242,13 @@ def main() -> None:
     kinds = product(arguments.topology, policies, arguments.attention_kernel)
     for topology, arguments.remat, arguments.attention_kernel in kinds:
         case = resnet_case(arguments) if is_resnet else encoder_case(arguments)
-        said = lower_for_cuda(case) if topology == "cuda" else compile_for(case, topology)
+        said = (
+            lower_for_cuda(case)
+            if topology == "cuda"
+            else compile_for(case, topology, arguments.data, arguments.fsdp)
+        )
+        if arguments.data * arguments.fsdp > 1:
+            topology = f"{topology} data {arguments.data} x fsdp {arguments.fsdp}"
         kind = f"{arguments.compute_dtype} {arguments.remat} {arguments.attention_kernel}"
         print(f"{topology} {name} {kind}: {said}", flush=True)
 

@@ -213,10 +213,15 @@ def make_layout(
     _check_devices(config, data * fsdp, len(devices), fsdp)
     for phase in plan:
         _check_batch(phase.global_batch_size, data * fsdp, num_microbatches)
-    if data * fsdp == 1:
+    return lay_out(devices[: data * fsdp], fsdp)
+
+
+def lay_out(devices: Sequence[Any], fsdp: int) -> Layout:
+    """Return the layout on devices, or on a description of them, of which ``fsdp`` share parameters."""
+    if len(devices) == 1:
         return ONE_DEVICE
     types = (AxisType.Auto, AxisType.Auto)
-    return Layout(jax.make_mesh((data, fsdp), AXES, types, devices=devices[: data * fsdp]))
+    return Layout(jax.make_mesh((len(devices) // fsdp, fsdp), AXES, types, devices=devices))
 
 
 def _check_devices(config: MeshConfig, wanted: int, seen: int, fsdp: int) -> None:
