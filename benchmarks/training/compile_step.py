@@ -2,9 +2,10 @@ r"""What XLA says of a training step on an accelerator that is not there: memory
 
 The step is the one that ``outlast train`` runs: forward, backward, clipping and AdamW, bfloat16 products,
 on one chip, or on ``--data`` times ``--fsdp`` of them. Nothing is run. TPU topologies are known to libtpu
-(the extra ``aot``), which needs no TPU for it. For a GPU (``cuda:h200``) the CUDA plugin compiles without one and without a driver (the extra
-``cuda``; the packages jax-cuda13-plugin and jax-cuda13-pjrt are enough), but tries no variants of a product
-out, as it does where the GPU is there. ``cuda`` alone only lowers, which needs neither.
+(the extra ``aot``), which needs no TPU for it. For a GPU (``cuda:h200``) the CUDA plugin
+compiles without one and without a driver (the extra ``cuda``; the packages jax-cuda13-plugin and
+jax-cuda13-pjrt are enough), but tries no variants of a product out, as it does where the GPU is there.
+``cuda`` alone only lowers, which needs neither.
 
     python benchmarks/training/compile_step.py --architecture bigbird --rows 2 --length 4096 \
         --topology v5e:2x2

@@ -18,6 +18,7 @@ from outlast.models.config import ArchitectureName, AttentionName, ModelConfig, 
 from outlast.objectives.config import MlmConfig
 from outlast.objectives.mlm import make_objective
 from outlast.training.config import OptimizerConfig
+from outlast.training.mesh import AXES, ONE_DEVICE, ROWS, Layout
 from outlast.training.optimizer import decays, make_optimizer, make_schedule
 from outlast.training.state import initial_state
 from outlast.training.step import make_train_step
@@ -47,9 +48,13 @@ def lowered(
     random_blocks: RandomBlocks | None = None,
     attention_dropout: float | None = None,
     kernel: AttentionKernel = "auto",
+    fsdp: int | None = None,
 ) -> str:
     """Return the program of a bfloat16 training step of two layers or more, as text. For several platforms, a
     space between them, it is one program with what each of them takes.
+
+    Args:
+        fsdp: on four devices, of which so many share parameters; None: on one.
     """
     model = ModelConfig(
         architecture=architecture,
@@ -71,15 +76,22 @@ def lowered(
     config = OptimizerConfig()
     schedule = make_schedule(config, 100)
     optimizer = make_optimizer(config, schedule, decays(objective.param_table))
-    step: Any = make_train_step(objective, optimizer, schedule, seed=0, num_microbatches=1)
-    state = jax.eval_shape(lambda: initial_state(objective.param_table, optimizer, 0))
-    batch = {
-        "input_ids": jax.ShapeDtypeStruct((2, length), jnp.int32),
-        "attention_mask": jax.ShapeDtypeStruct((2, length), jnp.int8),
-    }
     # From 0.11 on, jax asks which GPU a kernel is for, where there is none.
     gpu = jax.sharding.AbstractDevice("NVIDIA H200", 132, "gpu") if platforms == "cuda" else None
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=gpu)):
+    mesh: Any = jax.sharding.AbstractMesh((), (), abstract_device=gpu)
+    layout, rows = ONE_DEVICE, None
+    if fsdp is not None:
+        types = (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Auto)
+        mesh = jax.sharding.AbstractMesh((4 // fsdp, fsdp), AXES, types, abstract_device=gpu)
+        layout, rows = Layout(mesh), jax.sharding.NamedSharding(mesh, ROWS)
+    step: Any = make_train_step(objective, optimizer, schedule, seed=0, num_microbatches=1, layout=layout)
+    state = jax.eval_shape(lambda: initial_state(objective.param_table, optimizer, 0))
+    state = layout.template(state, objective.param_table)
+    batch = {
+        "input_ids": jax.ShapeDtypeStruct((4, length), jnp.int32, sharding=rows),
+        "attention_mask": jax.ShapeDtypeStruct((4, length), jnp.int8, sharding=rows),
+    }
+    with jax.sharding.use_abstract_mesh(mesh):
         return step.trace(state, batch).lower(lowering_platforms=tuple(platforms.split())).as_text()
 
 
@@ -124,6 +136,16 @@ def test_a_tpu_gets_the_kernel_for_full_attention_without_dropout() -> None:
     assert KERNEL not in lowered("tpu", "roberta", 1024)
     assert KERNEL not in lowered("tpu", "roberta", 512, attention_dropout=0.0)
     assert KERNEL not in lowered("tpu", "roberta", 1024, attention_dropout=0.0, kernel="plain")
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("fsdp", [1, 4])
+@pytest.mark.parametrize(("architecture", "length"), [("bigbird", 1024), ("modernbert", 256)])
+def test_kernels_lower_on_several_devices(architecture: ArchitectureName, length: int, fsdp: int) -> None:
+    """A compiler cannot divide a kernel: each device has to come to it with its own rows."""
+    blocks = "uniform" if architecture == "bigbird" else None
+    assert KERNEL in lowered("tpu", architecture, length, random_blocks=blocks, fsdp=fsdp)
+    assert GPU_KERNEL in lowered("cuda", architecture, length, kernel="fused", fsdp=fsdp)
 
 
 def compile_for_tpu(*arguments: str) -> str:

@@ -207,13 +207,20 @@ def make_layout(
     """
     devices = jax.devices()
     memory: int | None = (devices[0].memory_stats() or {}).get("bytes_limit")
-    fits = memory is None or state_bytes <= memory * _STATE_SHARE
-    fsdp = config.fsdp or (1 if fits else len(devices) // (config.data or 1))
+    fsdp = config.fsdp or fsdp_by_default(state_bytes, memory, len(devices) // (config.data or 1))
     data = config.data or max(len(devices) // fsdp, 1)
     _check_devices(config, data * fsdp, len(devices), fsdp)
     for phase in plan:
         _check_batch(phase.global_batch_size, data * fsdp, num_microbatches)
     return lay_out(devices[: data * fsdp], fsdp)
+
+
+def fsdp_by_default(state_bytes: int, memory_bytes: int | None, num_devices: int) -> int:
+    """Return how many devices share parameters where no recipe says it: one, or all where one has too little
+    memory. What a CPU has is not known.
+    """
+    fits = memory_bytes is None or state_bytes <= memory_bytes * _STATE_SHARE
+    return 1 if fits else max(num_devices, 1)
 
 
 def lay_out(devices: Sequence[Any], fsdp: int) -> Layout:
