@@ -8,6 +8,7 @@ from outlast.errors import ShardError
 from outlast.interchange.export_config import ExportConfig
 from outlast.interchange.export_tfrecord import export_tfrecord
 from outlast.interchange.import_tfrecord import ImportConfig, import_tfrecord
+from outlast.run.verify import verify_anything
 from outlast.storage import LocalStore
 from support.datasets import VOCAB_SIZE, write_counting_data
 from support.records import write_tokenizer_folder
@@ -64,3 +65,20 @@ def test_an_edited_manifest_of_an_export_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"num_records": 4', '"num_records": 5', 1))
     with pytest.raises(ShardError, match="edited or damaged"):
         export_tfrecord(data, str(out), CONFIG, num_processes=1)
+
+
+def test_verify_names_the_file_of_an_export_that_is_not_what_was_written(tmp_path: Path) -> None:
+    write_counting_data(LocalStore(tmp_path / "data"), [[40, 9], [25, 100, 3], [61]])
+    out = tmp_path / "records"
+    manifest = Path(
+        export_tfrecord(str(tmp_path / "data" / "manifest.json"), str(out), CONFIG, num_processes=1)
+    )
+    assert verify_anything(str(out)) == []
+    for path in (manifest, *sorted(out.glob("*.tfrecord"))):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+        (line,) = verify_anything(str(out))
+        assert path.name in line
+        path.write_bytes(whole)
+    sorted(out.glob("*.tfrecord"))[0].unlink()
+    assert verify_anything(str(out)) == ["dataset-00000-7.tfrecord: is missing"]

@@ -81,6 +81,8 @@ LIST = Kind("outlast-list", (1, 2), "list", "make it again", ShardError)
             "version 1 or 2",
             "newer version of this package",
         ),
+        ({"version": 0}, "The list has version 0", "version 1 or 2", "make it again"),
+        ({"version": "x"}, "The list has version 'x'", "version 1 or 2", "make it again"),
         ({"names": ["b"]}, "does not match the sha256 it carries", None, "make it again"),
         ({"version": 1}, "does not match the sha256 it carries", None, "make it again"),
         ({"version": 1, "names": ["b"], "sha256": None}, None, None, None),

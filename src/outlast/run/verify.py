@@ -42,6 +42,7 @@ from outlast.training.ranking import parse_evaluation
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PLAN_NAME = "plan.json"
+_RECORDS_FORMAT = "outlast-tfrecord"
 _DOCUMENTS = (
     (r"(?:pairs-\d{1,5}/)?plan", "outlast-plan"),
     (r"repair", "outlast-repair"),
@@ -82,8 +83,10 @@ def _kind_of(store: Store) -> Callable[[Store], Iterator[str]]:
     if store.exists(PROVENANCE_NAME):
         return _verify_export
     if store.exists(MANIFEST_NAME):
-        is_tokenizer = f'"{TOKENIZER_FORMAT}"'.encode() in store.read(MANIFEST_NAME)
-        return _verify_tokenizer if is_tokenizer else _verify_data
+        kinds = {TOKENIZER_FORMAT: _verify_tokenizer, _RECORDS_FORMAT: _verify_records}
+        manifest = store.read(MANIFEST_NAME).decode(errors="replace")
+        form = re.search(r'^ {0,2}"format": "(.*)"', manifest, re.MULTILINE)
+        return kinds.get(form[1] if form else "", _verify_data)
     if store.exists(_PLAN_NAME):
         return _verify_unfinished
     if _is_cache(store):
@@ -92,9 +95,10 @@ def _kind_of(store: Store) -> Callable[[Store], Iterator[str]]:
         "There is nothing here that Outlast writes.",
         where=store.url,
         expected="a run or an import (attempts/), a data set of text or images (manifest.json) or a build "
-        "of one (plan.json), a tokenizer (manifest.json), an exported model (outlast.json), a cache of "
-        "shards (files named by their sha256)",
-        remedy="check the path; of a folder from elsewhere nothing says what it should hold",
+        "of one (plan.json), a tokenizer or TFRecord files (manifest.json), an exported model "
+        "(outlast.json), a cache of shards (files named by their sha256)",
+        remedy="check the path, which is a folder's and not a file's in it; of a folder from elsewhere "
+        "nothing says what it should hold",
     )
 
 
@@ -184,8 +188,7 @@ def _verify_build(store: Store, *, is_finished: bool = True) -> Iterator[str]:
                         info.name, partial(_check_document, store, info.name, form, number, files)
                     )
                     if not is_finished or info.name.startswith("cleaning/"):
-                        for name, digest in files.items():
-                            yield from _told(name, partial(_check_digest, store, name, digest))
+                        yield from _check_digests(store, files)
 
 
 def _check_document(store: Store, name: str, form: str | None, number: str, files: dict[str, str]) -> None:
@@ -198,7 +201,8 @@ def _check_document(store: Store, name: str, form: str | None, number: str, file
     if number != name and number not in [one.removesuffix(".safetensors").zfill(5) for one in own]:
         raise SealError("It is another's.")
     if form != "outlast-repair":  # whose files are still to be made
-        files.update(document["files"] if "files" in document else _named_files(document))
+        named = document.get("files")
+        files.update(cast(dict[str, str], named) if isinstance(named, dict) else _named_files(document))
 
 
 def _named_files(value: Any) -> Iterator[tuple[str, str]]:
@@ -222,6 +226,11 @@ def _read_document(content: bytes) -> dict[str, Any]:
     if is_former or set(document) == _FORMER_TABLE:
         return document
     return unseal(content, where="", layout="indented" if content.startswith(b"{\n") else "line")
+
+
+def _check_digests(store: Store, files: dict[str, str]) -> Iterator[str]:
+    for name, digest in files.items():
+        yield from _told(name, partial(_check_digest, store, name, digest))
 
 
 def _check_digest(store: Store, name: str, digest: str) -> None:
@@ -250,6 +259,14 @@ def _check_tokenizer(store: Store, path: str, fingerprint: str | None) -> Iterat
             raise SealError(f"It has the fingerprint {found}, the manifest beside it says {fingerprint}.")
 
     yield from _told(path, check)
+
+
+def _verify_records(store: Store) -> Iterator[str]:
+    files: dict[str, str] = {}
+    check = partial(_check_document, store, MANIFEST_NAME, _RECORDS_FORMAT, MANIFEST_NAME, files)
+    yield from _told(MANIFEST_NAME, check)
+    yield from _check_digests(store, files)
+    yield from _verify_build(store)
 
 
 def _verify_export(store: Store) -> Iterator[str]:

@@ -67,8 +67,14 @@ def check_kind(document: Mapping[str, Any], kind: Kind, *, where: str) -> None:
             f"The {kind.noun} has version {version!r:.100}.",
             where=where,
             expected=f"version {' or '.join(map(str, kind.versions))}",
-            remedy=", or ".join(filter(None, ("read it with a newer version of this package", kind.remedy))),
+            remedy=", or ".join(filter(None, (_newer_version(version, kind), kind.remedy))) or None,
         )
+
+
+def _newer_version(version: object, kind: Kind) -> str | None:
+    """A version after all that are read was written by a later package; one before them none reads."""
+    is_newer = str(version).isdecimal() and int(str(version)) > max(map(int, kind.versions))
+    return "read it with a newer version of this package" if is_newer else None
 
 
 def encode(kind: Kind, fields: Mapping[str, Any]) -> bytes:
