@@ -15,6 +15,10 @@ _CALLED = re.compile(
     r"(?:calls|body|to_apply|true_computation|false_computation)=%([\w.-]+)|branch_computations=\{([^}]*)\}"
 )
 _NUM_TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
+_CONDITION = re.compile(r"condition=%([\w.-]+)")
+_LIMIT = re.compile(r" = s32\[\]\S* constant\((\d+)\)")
+_STRETCHED = re.compile(r'channel_id=(\d+),.*chain_id="(\d+)"')
+"""A collective of a TPU that runs beside several fused computations, each of which holds it again."""
 
 
 class Moved(NamedTuple):
@@ -48,6 +52,7 @@ def read_program(text: str) -> Program:
             entry = name if head[1] else entry
         computations.setdefault(name, []).append(line)
     moved: list[Moved] = []
+    stretched: set[tuple[str, ...]] = set()
 
     def walk(name: str, times: int) -> int:
         flops = 0
@@ -60,19 +65,30 @@ def read_program(text: str) -> Program:
             shapes[label] = arrays[0][0] if arrays else ()
             collective = kind.removesuffix("-start")
             if collective in _COLLECTIVES:
+                if (again := _STRETCHED.search(rest)) and again.groups() in stretched:
+                    continue
+                stretched.update({again.groups()} if again else ())
                 if kind == "all-gather-start":  # it gives its operands too, before its results
                     arrays = arrays[len(arrays) // 2 :]
                 moved.extend(Moved(collective, shape, size, times) for shape, size in arrays)
                 continue
             if kind in ("dot", "convolution"):
                 flops += times * _product_flops(kind, rest, shapes, shapes[label])
-            trips = _NUM_TRIPS.search(rest)
-            inner = times * int(trips[1]) if trips else times
+            inner = times * (_num_trips(rest, computations) if kind == "while" else 1)
             for one, several in _CALLED.findall(rest):
                 flops += sum(walk(called.strip(" %"), inner) for called in (one or several).split(","))
         return flops
 
     return Program(moved, walk(entry, 1))
+
+
+def _num_trips(rest: str, computations: dict[str, list[str]]) -> int:
+    """Return how often a loop runs: as it says, or as the one number in its condition does; else 1."""
+    if told := _NUM_TRIPS.search(rest):
+        return int(told[1])
+    condition = _CONDITION.search(rest)
+    limits = _LIMIT.findall("\n".join(computations[condition[1]])) if condition else []
+    return int(limits[0]) if len(limits) == 1 else 1
 
 
 def _arrays(result: str) -> list[tuple[tuple[int, ...], int]]:

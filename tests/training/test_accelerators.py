@@ -206,6 +206,22 @@ def test_every_base_model_compiles_for_every_tpu(architecture: ArchitectureName,
 
 @pytest.mark.long
 @pytest.mark.timeout(1600)
+@pytest.mark.parametrize("axis", ["--data", "--fsdp"])
+@pytest.mark.parametrize(("topology", "chips"), [("v5e:2x2", 4), ("v5e:2x4", 8), ("v6e:2x4", 8)])
+@pytest.mark.parametrize("architecture", list(BASE_SHAPES))
+def test_every_base_model_compiles_for_several_chips(
+    architecture: ArchitectureName, topology: str, chips: int, axis: str
+) -> None:
+    rows, length = BASE_SHAPES[architecture]
+    shape = ("--rows", str(rows * chips), "--length", str(length))
+    said = compile_for_tpu("--architecture", architecture, *shape, "--topology", topology, axis, str(chips))
+    assert float(found(said, r"temporaries ([\d.]+) GiB")) < 8, said
+    assert ("all-gather" in said) == (axis == "--fsdp"), said
+    assert "all-to-all" not in said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1600)
 @pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
 def test_resnet50_compiles_for_every_tpu(topology: str) -> None:
     shape = ("--rows", "64", "--remat", "none")

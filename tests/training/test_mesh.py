@@ -5,6 +5,7 @@ mesh, then twenty steps of both.
 """
 
 import math
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -36,6 +37,10 @@ class Case(NamedTuple):
     fsdp: int
     num_microbatches: int = 1
     remat: str = "selective"
+
+    def __str__(self) -> str:
+        parts = f", {self.num_microbatches} microbatches" if self.num_microbatches > 1 else ""
+        return f"{self.architecture} {self.data} x {self.fsdp}{parts}, {self.remat}"
 
     @property
     def length(self) -> int:
@@ -100,7 +105,7 @@ def trained(case: Case, layout: Layout) -> Trained:
         num_microbatches=case.num_microbatches,
         layout=layout,
     )
-    state = layout.put(learner.initial_state(), learner.objective.param_table)
+    state = learner.initial_state(layout)
     program = step.lower(state, layout.placed(batch_of(case, 0))).compile()
     losses: list[float] = []
     unlike: list[str] = []
@@ -157,6 +162,8 @@ class Owned(NamedTuple):
     shape: tuple[int, ...]
     stacked: bool
     layers: int
+    loops: int
+    """Layers of the loop that uses it: ModernBERT's first one goes along with an attention norm of ones."""
     divisor: int
 
     @property
@@ -171,6 +178,9 @@ def owned(case: Case, layout: Layout) -> list[Owned]:
             param.shape[param.stacked :],
             param.stacked,
             param.shape[0] if param.stacked else 1,
+            param.shape[0] + (param.first_layer if case.architecture == "modernbert" else 0)
+            if param.stacked
+            else 1,
             layout.shape["fsdp"] if tuple(layout.spec_of(param)) else 1,
         )
         for name, param in flatten(learner_of(case).objective.param_table).items()
@@ -199,8 +209,17 @@ def check(case: Case) -> None:
     assert found["distance"] < tolerance
     assert not found["unlike"]
     whole, divided = found["product_flops"]
-    assert divided * NUM_DEVICES == pytest.approx(whole, rel=0.02)
+    # Never more. The compiler writes some small products of BigBird as sums, others of fewer rows.
+    least = 0.95 if case.architecture == "bigbird" else 0.98
+    assert least * whole <= divided * NUM_DEVICES <= 1.02 * whole
+    whole_losses, divided_losses = (np.array(each) for each in found["losses"])
+    apart = np.max(np.abs(divided_losses / whole_losses - 1))
+    sys.stdout.write(f"{case}: losses {apart:.1e}, parameters {found['distance']:.1e} apart\n")
     collectives = [Moved(kind, tuple(shape), *rest) for kind, shape, *rest in found["collectives"]]
+    for kind in sorted({each.kind for each in collectives}):
+        own = [each for each in collectives if each.kind == kind]
+        arrays = sum(each.times for each in own)
+        sys.stdout.write(f"  {kind}: {arrays} arrays, {total_bytes(own)} bytes\n")
     check_collectives(case, collectives, [Owned(*fields) for fields in found["params"]])
 
 
@@ -218,10 +237,10 @@ def check_collectives(case: Case, collectives: list[Moved], params: list[Owned])
     # The backward pass gathers a layer again, but not what it does not need of it, such as a bias. What is no
     # layer is gathered once, or once for each microbatch.
     parts = case.num_microbatches
-    least = sum(param.bytes * (param.layers * parts if param.stacked else 1) for param in divided)
-    most = sum(param.bytes * parts * (2 * param.layers if param.stacked else 1) for param in divided)
+    least = sum(param.bytes * (param.loops * parts if param.stacked else 1) for param in divided)
+    most = sum(param.bytes * parts * (2 * param.loops if param.stacked else 1) for param in divided)
     assert least <= total_bytes(of["all-gather"]) <= most
-    scattered = sum(param.bytes * param.layers * parts // param.divisor for param in divided)
+    scattered = sum(param.bytes * param.loops * parts // param.divisor for param in divided)
     # A shortcut's norm is added to the last one of its block, so their biases have one gradient.
     twins = sum(param.bytes // param.divisor for param in divided if "shortcut/norm/bias" in param.name)
     assert scattered - twins <= total_bytes(of["reduce-scatter"]) <= scattered

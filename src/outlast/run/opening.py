@@ -46,6 +46,8 @@ def _mesh(parts: Parts[Any, Any]) -> list[str]:
     if (divisor := layout.shape[FSDP]) == 1:
         return [f"{line}, and all parameters"]
     lines = [f"{line}, and 1/{divisor} of parameters, gradients and optimizer"]
+    if parts.recipe.mesh.fsdp is None:
+        lines[0] += ", which do not fit into one"
     if names := layout.undivided(parts.learner.objective.param_table):
         lines.append(f"mesh: whole on each device, for no axis divides by {divisor}: {', '.join(names)}")
     return lines

@@ -34,16 +34,14 @@ DATA, FSDP = "data", "fsdp"
 AXES = (DATA, FSDP)
 """The axes of the mesh, the outermost first. The rows of a batch are divided over all of them."""
 
-RULES = tuple(
-    (logical, FSDP)
-    for logical in (
-        *("embed", "intermediate", "heads", "head_embed", "vocab", "positions"),
-        *("channels", "channels_in", "classes"),
-    )
+_DIVIDED = (
+    *("vocab", "positions", "embed", "heads", "intermediate", "head_embed"),
+    *("channels_in", "channels", "classes"),
 )
-"""Which logical axis of a parameter is divided over which axis of the mesh. The first rule that fits counts:
-the parameter has the axis, and the mesh divides its size. That of stacked layers is not among them: each
-device computes every layer."""
+RULES: Mapping[str, str] = dict.fromkeys(_DIVIDED, FSDP)
+"""Which logical axis of a parameter is divided over which axis of the mesh. Of a parameter one axis is, the
+first that has a rule and that the mesh divides: slices along it lie in one piece. The axis of stacked layers
+is not among them: each device computes every layer."""
 
 _STATE_SHARE = 0.75
 """Of a device's memory. If parameters, gradients and the state of the optimizer need more, they are divided;
@@ -69,12 +67,11 @@ class Layout:
 
     def spec_of(self, param: Param) -> PartitionSpec:
         """Return what divides a parameter; ``WHOLE`` where no rule fits."""
-        for logical, mesh_axis in RULES:
-            size = self.shape[mesh_axis]
-            if size > 1 and logical in param.logical_axes:
-                axis = param.logical_axes.index(logical)
-                if param.shape[axis] % size == 0:
-                    return PartitionSpec(*[None] * axis, mesh_axis)
+        for axis, (logical, size) in enumerate(zip(param.logical_axes, param.shape, strict=True)):
+            mesh_axis = RULES.get(logical, "")
+            divisor = self.shape.get(mesh_axis, 1)
+            if divisor > 1 and size % divisor == 0:
+                return PartitionSpec(*[None] * axis, mesh_axis)
         return WHOLE
 
     def param_specs(self, table: ParamTable) -> Any:
@@ -114,10 +111,6 @@ class Layout:
         size = self.shape[FSDP]
         axes = [axis for axis, length in enumerate(shape) if size > 1 and length % size == 0]
         return PartitionSpec(*[None] * axes[-1], FSDP) if axes else WHOLE
-
-    def put(self, state: Tree, table: ParamTable) -> Tree:
-        """Return a state with its arrays where they belong."""
-        return state if self.mesh is None else jax.device_put(state, self.shardings(state, table))
 
     def template(self, state: Tree, table: ParamTable) -> Tree:
         """Return the shapes of a state with where its arrays belong: what a checkpoint is restored into."""
@@ -227,8 +220,8 @@ def lay_out(devices: Sequence[Any], fsdp: int) -> Layout:
     """Return the layout on devices, or on a description of them, of which ``fsdp`` share parameters."""
     if len(devices) == 1:
         return ONE_DEVICE
-    types = (AxisType.Auto, AxisType.Auto)
-    return Layout(jax.make_mesh((len(devices) // fsdp, fsdp), AXES, types, devices=devices))
+    shape, types = (len(devices) // fsdp, fsdp), (AxisType.Auto, AxisType.Auto)
+    return Layout(jax.make_mesh(shape, AXES, axis_types=types, devices=devices))
 
 
 def _check_devices(config: MeshConfig, wanted: int, seen: int, fsdp: int) -> None:

@@ -26,7 +26,7 @@ def explained_memory() -> Generator[None]:
             raise
         raise RunError(
             f"The device has too little memory: {text.splitlines()[0]}",
-            remedy='raise training.num_microbatches or set training.remat to "layer": the same run goes on; '
-            "or lower stream.global_batch_size or stream.sequence_length (the only two that help an "
-            "evaluation), which makes it another run",
+            remedy='raise training.num_microbatches, set training.remat to "layer", or raise mesh.fsdp where '
+            "there are several devices: the same run goes on; or lower stream.global_batch_size or "
+            "stream.sequence_length (the only two that help an evaluation), which makes it another run",
         ) from error
