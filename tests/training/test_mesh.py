@@ -209,8 +209,9 @@ def check(case: Case) -> None:
     assert found["distance"] < tolerance
     assert not found["unlike"]
     whole, divided = found["product_flops"]
-    # Never more. The compiler writes some small products of BigBird as sums, others of fewer rows.
-    least = 0.95 if case.architecture == "bigbird" else 0.98
+    # Where layers are gathered, remat "none" keeps what attention computed for a head, which is else computed
+    # once more: there it is less.
+    least = 0.9 if case.fsdp > 1 and case.remat == "none" else 0.98
     assert least * whole <= divided * NUM_DEVICES <= 1.02 * whole
     whole_losses, divided_losses = (np.array(each) for each in found["losses"])
     apart = np.max(np.abs(divided_losses / whole_losses - 1))

@@ -38,11 +38,12 @@ def describe_opening(parts: Parts[Any, Any]) -> list[str]:
 
 def _mesh(parts: Parts[Any, Any]) -> list[str]:
     """Say what lies where, if there are several devices."""
-    layout, batch = parts.layout, parts.phases.plan[0].global_batch_size
+    layout = parts.layout
     if layout.num_devices == 1:
         return []
+    rows = parts.phases.plan[0].global_batch_size // layout.num_devices
     axes = " x ".join(f"{axis} {size}" for axis, size in layout.shape.items())
-    line = f"mesh: {axes}; {batch // layout.num_devices} examples of a batch on each device"
+    line = f"mesh: {axes}; {rows} example{'s' if rows > 1 else ''} of a batch on each device"
     if (divisor := layout.shape[FSDP]) == 1:
         return [f"{line}, and all parameters"]
     lines = [f"{line}, and 1/{divisor} of parameters, gradients and optimizer"]

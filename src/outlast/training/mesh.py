@@ -10,7 +10,7 @@ that ``models/slices.py`` and this file ask for. On one device there are none, a
 knows of no mesh.
 
 An axis ``model`` would be a third one, left to the compiler (``axis_names`` of ``jax.shard_map``), with rules
-of its own before those of ``fsdp``.
+for the logical axes that it divides.
 """
 
 from collections.abc import Callable, Mapping, Sequence
