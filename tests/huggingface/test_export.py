@@ -94,6 +94,7 @@ def test_provenance_holds_the_digest_of_every_file_that_is_read(tmp_path: Path) 
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in unsealed}
     assert files.keys() == {"config.json", "model.safetensors", "tokenizer.json"}
     assert document["files"] == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1, "who may read one may read all"
 
 
 def test_the_model_card_says_what_is_known_and_what_is_not(tmp_path: Path) -> None:

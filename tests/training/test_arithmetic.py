@@ -67,6 +67,13 @@ def test_what_changes_bits_takes_the_promise_away(told: str, plain: dict[str, An
     assert told in promise
 
 
+def test_flags_in_a_file_count_as_what_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """XLA takes what begins with no dash for the name of a file."""
+    (tmp_path / "flags").write_text("--xla_cpu_enable_fast_math=false\n")
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    assert environment()["xla_flags"] == ["--xla_cpu_enable_fast_math=false"]
+
+
 @pytest.mark.parametrize("name", [mark_long(number, name) for number, name in enumerate(NO_CHANGES)])
 def test_what_changes_no_bit_leaves_the_promise(name: str, plain: dict[str, Any], tmp_path: Path) -> None:
     assert "bit-identical" in describe_promise(plain, environment_under(NO_CHANGES[name], tmp_path))

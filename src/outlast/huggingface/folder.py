@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from outlast.errors import ConfigError, OutlastError
-from outlast.huggingface.digests import write_provenance
+from outlast.huggingface.digests import PROVENANCE_NAME, write_provenance
 from outlast.huggingface.load import WEIGHTS_NAME
 from outlast.huggingface.writer_lock import only_writer
 from outlast.storage import local_failure
@@ -54,6 +54,8 @@ def write_folder(
                 write_files(temporary)
                 ids = {} if special_ids is None else {"special_ids": dict(special_ids)}
                 write_provenance(temporary, {**ids, "provenance": dict(provenance)})
+                # safetensors makes files that nobody else may read
+                shutil.copymode(temporary / PROVENANCE_NAME, temporary / WEIGHTS_NAME)
                 _flush(temporary)
                 os.rename(temporary, folder)  # replaces an empty folder, fails on any other
             except BaseException:

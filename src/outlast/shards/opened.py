@@ -2,8 +2,8 @@
 
 In: a local path and the entry that describes the file. Out: bytes, and arrays that stay on the disk until
 rows of them are asked for. After every reading the file is still the one that was checked, by its size, inode
-and time of modification in nanoseconds; where these differ its digest is taken again before anything is
-handed on. A file that shrinks is a ShardError: no process reads mapped memory itself
+and times of modification and of change in nanoseconds; where these differ its digest is taken again before
+anything is handed on. A file that shrinks is a ShardError: no process reads mapped memory itself
 (``storage/system_calls.py``).
 """
 
@@ -34,19 +34,27 @@ class FileIdentity(NamedTuple):
 
     size_bytes: int
     modified_ns: int
+    changed_ns: int
     inode: int
     device: int
 
 
-def identify(descriptor: int) -> FileIdentity:
-    """Return the identity of an open file."""
+def identify(descriptor: int, *, in_cache: bool = False) -> FileIdentity:
+    """Return the identity of an open file.
+
+    Args:
+        in_cache: without the time of change, which no copying tool can set back: whoever uses a file of the
+            cache marks it as used, and that counts as a change.
+    """
     status = os.fstat(descriptor)
-    return FileIdentity(status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
+    changed_ns = 0 if in_cache else status.st_ctime_ns
+    return FileIdentity(status.st_size, status.st_mtime_ns, changed_ns, status.st_ino, status.st_dev)
 
 
 def is_settled(identity: FileIdentity) -> bool:
     """Whether a change from now on would show in the identity."""
-    return not 0 <= time.time_ns() - identity.modified_ns < _CLOCK_NS
+    now = time.time_ns()
+    return not any(0 <= now - then < _CLOCK_NS for then in (identity.modified_ns, identity.changed_ns))
 
 
 class OpenedFile:
@@ -57,6 +65,7 @@ class OpenedFile:
         entry: what a manifest says of it.
         verify: whether bytes are to be those of the digest; without, only a file that shrinks is noticed.
         known: the identity that it had when its digest was checked before.
+        in_cache: whether it lies in the cache of shards.
 
     Attributes:
         identity: of the file when its digest was right.
@@ -67,17 +76,24 @@ class OpenedFile:
     """
 
     def __init__(
-        self, path: Path, entry: FileEntry, *, verify: bool = True, known: FileIdentity | None = None
+        self,
+        path: Path,
+        entry: FileEntry,
+        *,
+        verify: bool = True,
+        known: FileIdentity | None = None,
+        in_cache: bool = False,
     ) -> None:
         self.path = path
         self._entry = entry
         self._verify = verify
+        self._in_cache = in_cache
         with open_regular(path) as file:
             self._descriptor = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._descriptor).atexit = False
         self._lock = threading.Lock()
         self._address: int | None = None
-        self.identity = identify(self._descriptor)
+        self.identity = identify(self._descriptor, in_cache=self._in_cache)
         self._is_settled = is_settled(self.identity)
         if verify and known != self.identity:
             self._check_digest("The shard")
@@ -88,11 +104,11 @@ class OpenedFile:
 
     def check(self) -> None:
         """Look whether the file has changed since its digest was checked. Raises ShardError."""
-        found = identify(self._descriptor)
+        found = identify(self._descriptor, in_cache=self._in_cache)
         if found == self.identity and self._is_settled:
             return
         with self._lock:
-            found = identify(self._descriptor)
+            found = identify(self._descriptor, in_cache=self._in_cache)
             if found == self.identity and self._is_settled:
                 return
             if self._verify:
@@ -112,7 +128,10 @@ class OpenedFile:
             begin, length = begin + len(part), length - len(part)
         self.check()
         if length:
-            raise self._failed("The shard ends early: it fails", identify(self._descriptor).size_bytes)
+            raise self._failed(
+                "The shard ends early: it fails",
+                identify(self._descriptor, in_cache=self._in_cache).size_bytes,
+            )
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def array(self, dtype: np.dtype[Any], count: int, begin: int) -> NDArray[Any]:

@@ -190,7 +190,7 @@ class OpenFiles(Generic[T]):
                 shard = self._cache.fetch(self._store, entry, release_one, self._keep(index), wanted)
             try:
                 verify = self._config.verify
-                file = OpenedFile(shard.path, entry, verify=verify, known=shard.identity)
+                file = OpenedFile(shard.path, entry, verify=verify, known=shard.identity, in_cache=True)
             except (FileNotFoundError, ShardError):
                 self._drop(index)  # somebody has cleared the folder, or changed the file: it is fetched again
                 continue

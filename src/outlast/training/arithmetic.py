@@ -9,8 +9,8 @@ for and the threads it has started are asked of XLA itself, not taken from the e
 import functools
 import os
 import re
-import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -162,9 +162,15 @@ def _shown(old: Any, new: Any) -> str:
 
 
 def _xla_flags() -> list[str]:
-    """Return XLA's flags in their order, in which the last of two counts; without those that only dump."""
-    flags = shlex.split(os.environ.get("XLA_FLAGS", ""))
-    return [flag for flag in flags if not flag.startswith("--xla_dump_")]
+    """Return XLA's flags in their order, in which the last of two counts; without those that only dump.
+
+    Where the variable does not begin with a dash XLA takes it for the name of a file that holds the flags.
+    """
+    given = os.environ.get("XLA_FLAGS", "")
+    if given and not given.lstrip().startswith("-"):
+        with suppress(OSError):  # XLA starts without flags where it cannot read them
+            given = Path(given).read_text(encoding="utf-8", errors="replace")
+    return [flag for flag in given.split() if not flag.startswith("--xla_dump_")]
 
 
 def _settings() -> dict[str, Any]:

@@ -201,7 +201,7 @@ class ShardCache:
                 fcntl.flock(file, fcntl.LOCK_SH)
             if is_at(file, path):
                 mark_used(file.fileno())
-                identity = identify(file.fileno())
+                identity = identify(file.fileno(), in_cache=True)
                 if self._is_whole(file, identity, entry):
                     kept, file = CachedShard(path, file, identity), None
                     return kept
@@ -230,7 +230,7 @@ class ShardCache:
                 # Every change from now on shows, however soon: the clock of files ticks slowly.
                 now = time.time_ns()
                 os.utime(part.fileno(), ns=(now, now - 10**9))
-                self._verified[entry.sha256] = identify(part.fileno())
+                self._verified[entry.sha256] = identify(part.fileno(), in_cache=True)
                 part_of(path).replace(path)
                 return
         raise ShardError(
