@@ -66,7 +66,7 @@ GIB = 2**30
 
 
 class Case(NamedTuple):
-    """What is compiled: what learns, the shapes of a batch, and the formula's figures."""
+    """What is compiled: what learns, the shapes of a batch, and the formula's figures for one chip."""
 
     learner: Learner[Any]
     batch: dict[str, jax.ShapeDtypeStruct]
@@ -99,7 +99,7 @@ def encoder_case(arguments: argparse.Namespace) -> Case:
     }
     estimate = estimate_encoder(
         learner.objective.model,
-        rows=arguments.rows,
+        rows=rows_of_a_chip(arguments),
         length=arguments.length,
         predictions=learner.objective.config.num_predictions(arguments.length),
         num_parameters=count(learner.objective.param_table),
@@ -121,8 +121,14 @@ def resnet_case(arguments: argparse.Namespace) -> Case:
         "images": jax.ShapeDtypeStruct((rows, size, size, 3), jnp.uint8),
         "labels": jax.ShapeDtypeStruct((rows,), jnp.int32),
     }
-    estimate = estimate_resnet(learner.objective.model, rows=rows, image_size=size, remat=arguments.remat)
+    estimate = estimate_resnet(
+        learner.objective.model, rows=rows_of_a_chip(arguments), image_size=size, remat=arguments.remat
+    )
     return Case(learner, batch, estimate)
+
+
+def rows_of_a_chip(arguments: argparse.Namespace) -> int:
+    return arguments.rows // (arguments.data * arguments.fsdp)
 
 
 def trace_step(case: Case, devices: Sequence[Any], fsdp: int = 1) -> Any:
