@@ -137,6 +137,14 @@ class OutlastError(Exception):
         lines = [one_line(message), *(f"  {name}{one_line(text)}" for name, text in parts if text)]
         super().__init__("\n".join(lines))
 
+    @property
+    def line(self) -> str:
+        """What was found, where, and what was expected, as one line: for lists of what is wrong, and inside
+        another message.
+        """
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.message}" + (f" Expected: {self.expected}." if self.expected else "")
+
 
 class ConfigError(OutlastError):
     exit_code = EXIT_USAGE

@@ -63,8 +63,9 @@ def test_one_life_is_enough(tmp_path: Path, save_steps: SaveSteps, start: Start)
     store = LocalStore(tmp_path)
     save_steps(store, [10, 20])
     lose(store, 20)
-    with pytest.raises(CheckpointError, match=r"step 20 of attempt 1.*the checkpoints of step 10"):
+    with pytest.raises(CheckpointError, match=r"step 20 of attempt 1.*the checkpoints of step 10") as caught:
         start(store, "second")
+    assert f"outlast checkpoint recover {store.url} --go-on-from 10" in str(caught.value)
 
 
 def test_a_life_that_died_without_a_word_is_known_by_its_heartbeat(tmp_path: Path, start: Start) -> None:
@@ -151,6 +152,8 @@ def test_every_verb_says_what_is_lost(store: LocalStore) -> None:
     done = CliRunner().invoke(main, line, standalone_mode=False)
     assert done.return_value == 1
     assert "step 60 of attempt 2" in done.output
+    assert "\n  do:       put the folder" in done.output
+    assert "\\n" not in done.output
     for read in (lambda: restore_newest(store), lambda: digest_run(str(store.root))):
         with pytest.raises(CheckpointError, match="step 60 of attempt 2"):
             read()

@@ -11,13 +11,23 @@ import pytest
 from outlast.checkpoint.attempts import claim_attempt
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.lineage import CommitKey
+from outlast.checkpoint.restore import Restored, restore_commit, restore_newest
 from outlast.checkpoint.save import CheckpointWriter
 from outlast.config import to_dict
-from outlast.errors import ConfigError, DamagedCheckpoint, RunError
+from outlast.errors import (
+    CheckpointError,
+    ConfigError,
+    DamagedCheckpoint,
+    ObjectNotFound,
+    RunError,
+    one_line,
+)
 from outlast.recipe import make_recipe
+from outlast.run import checkpoints
 from outlast.run.checkpoints import Which, digest_run, list_checkpoints, restore_run
 from outlast.run.directory import FORMER_NAME, read_description, write_description
-from outlast.storage import LocalStore, open_store
+from outlast.run.verify import verify_anything
+from outlast.storage import LocalStore, Store, open_store
 from outlast.training.ranking import write_evaluation
 
 LOSSES = {2: 4.0, 4: 1.0, 6: 2.0, 8: 3.0}
@@ -85,19 +95,57 @@ def test_what_another_attempt_left_behind_is_not_read_by_its_step(store: LocalSt
     assert step_of(store, Which()) == 6
 
 
-@pytest.mark.parametrize("which", [Which(step=4), Which(best=True)])
-@pytest.mark.parametrize("name", ["commits/*04-1.json", "data/*04/*/*.safetensors"])
+@pytest.mark.parametrize(("which", "step"), [(Which(step=4), 4), (Which(best=True), 4), (Which(), 8)])
+@pytest.mark.parametrize("name", ["commits/*{:02}-1.json", "data/*{:02}/*/*.safetensors"])
 def test_a_damaged_one_is_refused_and_no_other_is_taken(
-    store: LocalStore, tmp_path: Path, which: Which, name: str
+    store: LocalStore, tmp_path: Path, which: Which, step: int, name: str
 ) -> None:
-    (path,) = (tmp_path / "run").glob(name)
+    (path,) = (tmp_path / "run").glob(name.format(step))
     content = bytearray(path.read_bytes())
-    content[-20] ^= 1
+    content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DamagedCheckpoint, match=r"of step 4, .* is damaged") as caught:
-        restore_run(store, which)
-    assert "no other is taken in its place" in str(caught.value)
+    for read in (
+        lambda: restore_run(store, which),
+        lambda: digest_run(store.url, step=which.step, best=which.best),
+    ):
+        with pytest.raises(DamagedCheckpoint, match=rf"of step {step}, .* is damaged") as caught:
+            read()
+        assert "no other is taken in its place" in str(caught.value)
+        assert "--step N" in str(caught.value)
+    assert step_of(store, Which(step=6)) == 6
+    for line in verify_anything(store.url):
+        assert "\\n" not in one_line(line)
+    restored = restore_newest(store)  # as training does
+    assert restored is not None
+    assert restored.commit.step == (6 if step == 8 else 8)
+
+
+def test_a_newest_that_goes_while_it_is_read_gives_way_to_the_later_one(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restore(store: Store, key: CommitKey, *, prefix: str) -> Restored:
+        if key.step == 6:
+            lower.undo()
+            raise ObjectNotFound("retention was here")
+        return restore_commit(store, key, prefix=prefix)
+
+    lower = pytest.MonkeyPatch()
+    lower.setattr(checkpoints, "list_keys", lambda store: [CommitKey(6, 1)])
+    lower.setattr(checkpoints, "newest_known", lambda store: None)
+    monkeypatch.setattr(checkpoints, "restore_commit", restore)
     assert step_of(store, Which()) == 8
+
+
+def test_a_record_that_is_damaged_is_not_taken_for_a_run_without_checkpoints(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    live = claim_attempt(store, config=CheckpointConfig(), report=lambda message: None)
+    live.record_restored(8)
+    live.close()
+    (tmp_path / "run" / "attempts" / "2.from.json").write_text("{}")
+    for read in (lambda: restore_run(store), lambda: digest_run(store.url)):
+        with pytest.raises(CheckpointError, match=r"is known to have is gone|None of the 3 checkpoints"):
+            read()
 
 
 def test_without_an_evaluation_nothing_is_the_best(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from outlast.errors import DamagedCheckpoint
 from outlast.run.evaluate import POLL_SECONDS, follow
 
 
@@ -17,8 +20,10 @@ class Story:
         return max((step for second, step in self.newest.items() if second <= self.now), default=None)
 
     def evaluate_newest(self) -> dict[str, Any]:
-        usable = [step for second, step in self.newest.items() if second <= self.now and step != self.damaged]
-        return {"step": max(usable)}
+        newest = self.newest_step()
+        if newest == self.damaged:
+            raise DamagedCheckpoint(f"step {newest}")
+        return {"step": newest}
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -48,9 +53,7 @@ def test_it_ends_when_no_checkpoint_comes() -> None:
     assert 50 <= story.now <= 50 + POLL_SECONDS
 
 
-def test_a_damaged_checkpoint_is_not_tried_again_and_again() -> None:
-    assert Story({0: 10, 1: 20, 60: 30}, damaged=20).follow(total_steps=30, timeout_seconds=70) == [
-        10,
-        10,
-        30,
-    ]
+def test_a_damaged_checkpoint_is_left_out_and_an_error_where_no_other_comes() -> None:
+    assert Story({0: 10, 1: 20, 60: 30}, damaged=20).follow(total_steps=30, timeout_seconds=70) == [10, 30]
+    with pytest.raises(DamagedCheckpoint, match="step 20"):
+        Story({0: 10, 1: 20}, damaged=20).follow(total_steps=30, timeout_seconds=70)

@@ -9,7 +9,7 @@ from typing import Any
 from outlast.checkpoint.lineage import line_of
 from outlast.checkpoint.records import list_keys, newest_attempt, newest_known, read_recorded
 from outlast.checkpoint.restore import list_commits, refuse_lost, verify_commit
-from outlast.errors import CheckpointError, ObjectNotFound, explained_limits
+from outlast.errors import CheckpointError, Lines, ObjectNotFound, explained_limits
 from outlast.storage import open_store
 
 
@@ -48,7 +48,7 @@ def verify_run(run_dir: str) -> list[str]:
     try:
         refuse_lost(store, known, line_of(list_keys(store), read_recorded(store)))
     except CheckpointError as error:
-        problems.append(str(error))
+        problems.append(Lines(error))
     if not present and not problems:
         raise CheckpointError(
             "There is no checkpoint.", where=run_dir, remedy="check the path, or train first"

@@ -86,7 +86,7 @@ def _rebuild(store: Store, report: Report) -> list[CommitKey]:
         try:
             problems = verify_parts(store, parse_commit(content, name=key.name))
         except DamagedCheckpoint as error:
-            problems = [str(error)]
+            problems = [error.line]
         if problems:
             report(f"the data of step {key.step}, attempt {key.attempt}, are not whole: {problems[0]}")
             continue

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.checkpoint.format import MAX_COMMIT_BYTES, Commit, Part, Slice, numpy_dtype, parse_commit
-from outlast.checkpoint.lineage import DATA, UNREADABLE, CommitKey, ignored_because, line_of, parse_data_name
+from outlast.checkpoint.lineage import (
+    DATA,
+    UNREADABLE,
+    CommitKey,
+    Start,
+    ignored_because,
+    line_of,
+    parse_data_name,
+)
 from outlast.checkpoint.owner import Report
 from outlast.checkpoint.records import claim_exists, list_keys, newest_known, read_recorded
 from outlast.checkpoint.threads import for_each
@@ -116,17 +124,9 @@ def _restore_newest(store: Store, attempt_number: int | None, prefix: str, repor
             commit = read_commit(store, key.name)
             return Restored(commit=commit, arrays=_read_arrays(store, commit, prefix), skipped=skipped)
         except (DamagedCheckpoint, ObjectNotFound) as error:
-            skipped.append((key.name, str(error)))
-            report(f"skipping the checkpoint {key.name}: {error}")
-    unreadable = [attempt for attempt, started in recorded.items() if started == UNREADABLE]
-    if skipped or (keys and unreadable):
-        raise DamagedCheckpoint(
-            f"None of the {len(keys)} checkpoints can be restored.",
-            where=store.url,
-            expected="at least one whose bytes match their digests",
-            remedy="run `outlast checkpoint verify` for the reasons; to start anew, move the run away"
-            + "".join(f"; attempts/{attempt}.from.json is damaged" for attempt in unreadable),
-        )
+            skipped.append((key.name, error.line))
+            report(f"skipping the checkpoint {key.name}: {error.line}")
+    refuse_unusable(store, keys, recorded, were_read=bool(skipped))
     return None
 
 
@@ -139,6 +139,25 @@ def restore_commit(store: Store, key: CommitKey, *, prefix: str = "") -> Restore
     """
     commit = read_commit(store, key.name)
     return Restored(commit=commit, arrays=_read_arrays(store, commit, prefix), skipped=[])
+
+
+def refuse_unusable(
+    store: Store, keys: Sequence[CommitKey], recorded: Mapping[int, Start], *, were_read: bool = False
+) -> None:
+    """Raise DamagedCheckpoint where there are checkpoints, and none that counts.
+
+    Args:
+        were_read: each that counts was read and is damaged.
+    """
+    unreadable = [attempt for attempt, started in recorded.items() if started == UNREADABLE]
+    if were_read or (keys and unreadable):
+        raise DamagedCheckpoint(
+            f"None of the {len(keys)} checkpoints can be restored.",
+            where=store.url,
+            expected="at least one whose bytes match their digests",
+            remedy="run `outlast checkpoint verify` for the reasons; to start anew, move the run away"
+            + "".join(f"; attempts/{attempt}.from.json is damaged" for attempt in unreadable),
+        )
 
 
 def refuse_lost(store: Store, known: CommitKey | None, line: Sequence[CommitKey]) -> None:
@@ -163,13 +182,15 @@ def refuse_lost(store: Store, known: CommitKey | None, line: Sequence[CommitKey]
         f"step {key.step} of attempt {key.attempt} ({size} bytes)" for key, size in sorted(left.items())
     )
     steps = ", ".join(f"step {key.step}" for key in reversed(line))
+    recover = f"outlast checkpoint recover {store.url}"
+    give_up = f"or `{recover} --go-on-from {line[0].step}`, which gives up what is lost; " if line else ""
     raise CheckpointError(
         f"The newest checkpoint that this run is known to have is gone: step {known.step} of attempt "
         f"{known.attempt}. There are the checkpoints of {steps or 'no step'}, "
         f"and data of {data or 'no step'}.",
         where=f"{store.url}/{known.name}",
-        remedy=f"put the folder commits/ back; or `outlast checkpoint recover {store.url}`, which rebuilds "
-        "what the data allow; or start anew with another --run-dir",
+        remedy=f"put the folder commits/ back; or `{recover}`, which rebuilds what the data allow; {give_up}"
+        "or start anew with another --run-dir",
     )
 
 
@@ -223,7 +244,7 @@ def verify_commit(store: Store, name: str) -> list[str]:
     try:
         return verify_parts(store, read_commit(store, name))
     except DamagedCheckpoint as error:
-        return [str(error)]
+        return [error.line]
 
 
 @explained_limits()
@@ -243,7 +264,7 @@ def verify_parts(store: Store, commit: Commit) -> list[str]:
             try:
                 check()
             except DamagedCheckpoint as error:
-                problems.append(str(error))
+                problems.append(error.line)
     return problems
 
 

@@ -299,7 +299,7 @@ class CheckpointWriter:
         except Fenced:
             raise
         except OutlastError as error:
-            self._report(f"old checkpoints could not be deleted, the next save tries again: {error}")
+            self._report(f"old checkpoints could not be deleted, the next save tries again: {error.line}")
 
     def _write_parts(self, job: _Job, prefix: str) -> Commit:
         parts: list[Part] = []
@@ -356,7 +356,7 @@ class CheckpointWriter:
         except ObjectNotFound:
             problems = [f"{commit.name} is gone"]
         except OutlastError as error:
-            self._report(f"the checkpoint {commit.name} could not be read back: {error}")
+            self._report(f"the checkpoint {commit.name} could not be read back: {error.line}")
             return False
         if not problems:
             return True
@@ -376,7 +376,7 @@ class CheckpointWriter:
             try:
                 parent = read_commit(self._store, self._attempt.restored_commit)
             except (DamagedCheckpoint, ObjectNotFound) as error:  # it was whole when it was restored
-                self._report(f"the checkpoint this attempt started from has been lost: {error}")
+                self._report(f"the checkpoint this attempt started from has been lost: {error.line}")
             else:
                 self._parent = Parent(name=parent.name, sha256=parent.sha256)
                 self._verified.add(parent.key)

@@ -1,5 +1,6 @@
 """The verbs about a run and what comes of it: import, train, evaluate, export, fill-mask."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ def export(run_dir: str, out: Path, step: int | None, best: bool) -> None:
     echo(out)
     is_of_images = (out / "preprocessor_config.json").exists()
     command = () if is_of_images else (("fill-mask", out, "Text with a [MASK]."),)
-    tell_end(f"exported: {out}", *command)
+    of: dict[str, Any] = json.loads((out / "outlast.json").read_bytes())["provenance"]
+    tell_end(f"exported step {of['step']}, {of['checkpoint']}: {out}", *command)
 
 
 @click.command("import")

@@ -1,13 +1,13 @@
 """Which checkpoint of a run a verb reads: the newest, the one of a step, or the best; and what there is.
 
 In: the store of a run directory, and what was asked for. Out: that checkpoint, or an error that names those
-there are. Invariant: where the newest one is damaged the one before it is read, and the log says so; one that
-was asked for by its step or as the best is read or refused. This module is free of jax.
+there are. Invariant: that one is read or refused; another is never taken in its place, for a script would not
+notice. (Training alone falls back to an older one.) This module is free of jax.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from outlast.checkpoint.inspect import describe_commits
 from outlast.checkpoint.lineage import CommitKey, ignored_because, line_of
@@ -17,8 +17,8 @@ from outlast.checkpoint.restore import (
     digest_arrays,
     read_commit,
     refuse_lost,
+    refuse_unusable,
     restore_commit,
-    restore_newest,
 )
 from outlast.checkpoint.retain import best_committed, reasons_to_keep
 from outlast.config import apply_overrides
@@ -54,6 +54,7 @@ class Which:
 
 
 NEWEST = Which()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,35 +76,49 @@ def restore_run(
     Raises:
         RunError: there is no checkpoint, or no evaluation tells which is the best.
         ConfigError: there is none of that step.
+        CheckpointError: the newest that the run is known to have is gone.
         DamagedCheckpoint: the one that was asked for is damaged.
     """
-    if which == NEWEST:
-        restored = restore_newest(store, prefix=prefix)
-        if restored is None:
-            raise _no_checkpoint(store)
-        return Chosen(restored=restored, words="the newest")
-    key, words = _find(store, which, overrides)
-    try:
+
+    def restore(key: CommitKey, words: str) -> Chosen:
         restored = restore_commit(store, key, prefix=prefix)
-    except (DamagedCheckpoint, ObjectNotFound) as error:
-        raise DamagedCheckpoint(
-            f"The checkpoint of step {key.step}, {words}, is damaged: {error.message}",
-            where=f"{store.url}/{error.where or key.name}",
-            remedy=f"no other is taken in its place: `outlast checkpoint list {store.url}` shows them, and "
-            "a step names one",
-        ) from None
-    if which.best:
         log.info("the checkpoint of step %d: %s", key.step, words)
-    return Chosen(restored=restored, words=words)
+        return Chosen(restored=restored, words=words)
+
+    return _read(store, which, overrides, restore)
 
 
 def digest_run(run_dir: str, *, step: int | None = None, best: bool = False) -> dict[str, Any]:
     """Return the ``step`` of a checkpoint, the newest by default, and the ``sha256`` over its parameters in
-    name order. Errors as ``restore_run``; the newest, too, is not replaced where it is damaged.
+    name order. Errors as ``restore_run``.
     """
     store = open_store(run_dir)
-    key, _ = _find(store, Which(step=step, best=best), ())
-    return {"step": key.step, "sha256": digest_arrays(store, read_commit(store, key.name))}
+
+    def digest(key: CommitKey, words: str) -> dict[str, Any]:
+        return {"step": key.step, "sha256": digest_arrays(store, read_commit(store, key.name))}
+
+    return _read(store, Which(step=step, best=best), (), digest)
+
+
+def _read(store: Store, which: Which, overrides: Sequence[str], read: Callable[[CommitKey, str], T]) -> T:
+    """Return what is read of the checkpoint that was asked for. Where it goes while it is read, because a
+    later one has come, that one is read.
+    """
+    key, words = _find(store, which, overrides)
+    while True:
+        try:
+            return read(key, words)
+        except (DamagedCheckpoint, ObjectNotFound) as error:
+            missed, (key, words) = key, _find(store, which, overrides)
+            if key != missed:
+                continue
+            raise DamagedCheckpoint(
+                f"The checkpoint of step {key.step}, {words}, is damaged: {error.message}",
+                where=f"{store.url}/{error.where or key.name}",
+                remedy=f"no other is taken in its place: `outlast checkpoint list {store.url}` shows them, "
+                "and --step N (of a start --initialize-step N) takes one; training the run again goes on "
+                "from the newest that is whole",
+            ) from None
 
 
 def list_checkpoints(run_dir: str) -> list[dict[str, Any]]:
@@ -190,6 +205,7 @@ def _find(store: Store, which: Which, overrides: Sequence[str]) -> tuple[CommitK
     if which == NEWEST or not line:
         refuse_lost(store, known, line_of(keys, recorded))
     if not line:
+        refuse_unusable(store, keys, recorded)
         raise _no_checkpoint(store)
     if which.best:
         return _find_best(store, line, overrides)

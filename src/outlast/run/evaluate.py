@@ -14,7 +14,8 @@ import jax
 
 from outlast.checkpoint.restore import Restored, list_keys
 from outlast.config import apply_overrides, checked
-from outlast.errors import ShardError
+from outlast.errors import DamagedCheckpoint, ShardError
+from outlast.logs import log
 from outlast.recipe import make_recipe
 from outlast.run.assemble import assemble
 from outlast.run.checkpoints import NEWEST, Which, restore_run
@@ -129,19 +130,27 @@ def follow(
 
     Args:
         newest_step: the newest committed step, None while there is none.
-        evaluate_newest: evaluates the newest checkpoint; the result names its ``step``.
+        evaluate_newest: evaluates the newest checkpoint; the result names its ``step``. One that is damaged
+            is told and left out; it is an error where no other comes.
         total_steps: the last step of the run; asked after an evaluation.
         timeout_seconds: how long to wait for a new checkpoint.
     """
     seen, deadline = -1, clock() + timeout_seconds
+    damaged: DamagedCheckpoint | None = None
     while clock() < deadline:
         newest = newest_step()
         if newest is None or newest <= seen:
             sleep(POLL_SECONDS)
             continue
-        result = evaluate_newest()
+        try:
+            result = evaluate_newest()
+        except DamagedCheckpoint as error:
+            log.warning("%s", error)
+            seen, damaged = newest, error
+            continue
         yield result
         if result["step"] >= total_steps():
             return
-        # The newest may be damaged and an older one evaluated: it is not tried again.
-        seen, deadline = max(newest, result["step"]), clock() + timeout_seconds
+        seen, damaged, deadline = max(newest, result["step"]), None, clock() + timeout_seconds
+    if damaged is not None:
+        raise damaged
