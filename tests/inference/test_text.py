@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import outlast.inference.text as inference
-from outlast.errors import ConfigError, OutlastError
+from outlast.errors import ConfigError, OutlastError, TokenizerError
 from outlast.huggingface.export import export_model
 from outlast.huggingface.load import load_weights
 from outlast.inference.text import Model, fill_mask
@@ -22,6 +23,7 @@ from outlast.models.bert import EncoderInputs, encode, param_table, predict_toke
 from outlast.models.config import EncoderConfig, ModelConfig, resolve_model
 from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params, flatten, init_params, unflatten
+from support.tokenizer_files import dividing
 
 PIECES = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
 TEXTS = [
@@ -326,3 +328,20 @@ def test_transformers_gives_the_same_answers(folder: Path, model: Model) -> None
             assert answer["token"] == expected["token"]
             np.testing.assert_allclose(answer["score"], expected["score"], atol=1e-5)
             assert answer["token_str"] == expected["token_str"]
+
+
+@pytest.mark.parametrize("place", ["pre_tokenizer", "decoder"])
+def test_a_panic_of_the_tokenizer_is_an_error(folder: Path, tmp_path: Path, place: str) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "outlast.json").unlink()  # its digests
+    data = json.loads((copy / "tokenizer.json").read_text())
+    if place == "pre_tokenizer":
+        data[place] = dividing(r"(\p{Greek}+)+$")
+    else:
+        erase = {"type": "Replace", "pattern": {"Regex": r"([a-z]+)+$"}, "content": ""}
+        data[place] = {"type": "Sequence", "decoders": [{"type": "Fuse"}, erase]}
+    (copy / "tokenizer.json").write_text(json.dumps(data))
+    text = ("α" if place == "pre_tokenizer" else "o") * 40 + "! <mask>"
+    with pytest.raises(TokenizerError, match="retry-limit") as caught:
+        fill_mask(copy, [text])
+    assert str(copy / "tokenizer.json") in caught.value.message

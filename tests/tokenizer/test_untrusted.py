@@ -16,28 +16,9 @@ from outlast.storage import LocalStore
 from outlast.tokenizer.importing import import_tokenizer
 from outlast.tokenizer.sentencepiece_model import parse_model
 from outlast.tokenizer.untrusted import check_charsmap, load_json
+from support.tokenizer_files import SPECIAL, bring, dividing, document
 
-SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
-
-
-def document(**changes: Any) -> dict[str, Any]:
-    """A sound tokenizer.json with something changed."""
-    added = [
-        {"id": number, "content": name, "special": True, "normalized": False}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-        for number, name in enumerate(SPECIAL)
-    ]
-    vocab = [*([name, 0.0] for name in SPECIAL), ["a", -1.0], ["b", -2.0]]
-    model = {"type": "Unigram", "unk_id": 1, "vocab": vocab, "byte_fallback": False}
-    parts = dict.fromkeys(
-        ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    )
-    return {"version": "1.0", "added_tokens": added, "model": model, **parts, **changes}
-
-
-def bring(folder: Path, content: bytes) -> None:
-    (folder / "tokenizer.json").write_bytes(content)
-    import_tokenizer(folder / "tokenizer.json", LocalStore(folder), "out")
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
 def replacing(*pairs: tuple[str, str]) -> dict[str, Any]:
@@ -131,12 +112,21 @@ def test_a_model_without_an_unknown_piece_is_refused(model: bytes) -> None:
     ],
 )
 def test_what_no_library_holds_is_a_typed_error(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(TokenizerError):
+    with pytest.raises(TokenizerError, match=r"do: "):
         bring(tmp_path, json.dumps(document(**changes)).encode())
 
 
-def dividing(pattern: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+@pytest.mark.parametrize("pre_tokenizer", [None, BYTE_LEVEL])
+def test_an_id_beyond_the_vocabulary_is_refused(tmp_path: Path, pre_tokenizer: dict[str, Any] | None) -> None:
+    vocab = {**dict(zip(SPECIAL, range(5), strict=True)), "a": 2**32 - 2}
+    model = {"type": "BPE", "unk_token": "<unk>", "vocab": vocab, "merges": []}
+    with pytest.raises(TokenizerError, match=r"'a' has the id 4294967294, and the vocabulary 6 pieces"):
+        bring(tmp_path, json.dumps(document(model=model, pre_tokenizer=pre_tokenizer)).encode())
+
+
+def test_a_damaged_json_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"not a tokenizer\.json[\s\S]*fetch the file again"):
+        bring(tmp_path, b"[" * 200_000)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(x+x+)+y", r"(?:\w+\s?)+!", "b*b*b*b*b*c"])

@@ -6,6 +6,7 @@ the verbs, so that ``outlast --help`` answers at once and the data half runs wit
 """
 
 import io
+import os
 import signal
 import threading
 import traceback
@@ -43,6 +44,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
     """
     debug = "--debug" in arguments
     words = [argument for argument in arguments if argument != "--debug"]
+    if not debug:
+        os.environ["RUST_BACKTRACE"] = "0"  # a library's panic is told in words; forty lines would bury them
     try:
         with _told_of_sigterm():
             return main.main(words, prog_name="outlast", standalone_mode=False, obj=debug) or EXIT_DONE

@@ -34,6 +34,7 @@ from outlast.models.next_sentence import predict_next_sentence
 from outlast.models.params import Params, unflatten
 from outlast.storage import local_place
 from outlast.storage.regular import read_whole
+from outlast.tokenizer.failures import library_failures
 from outlast.tokenizer.untrusted import load_json
 
 LENGTH_MULTIPLE = 32
@@ -170,7 +171,8 @@ def fill_mask(model: Model | Path | str, texts: Sequence[str], *, top: int = 5) 
         top: number of answers per mask.
 
     Raises:
-        OutlastError: a text without a mask or with too many tokens; a folder without a tokenizer.
+        OutlastError: a text without a mask or with too many tokens; a folder without a tokenizer; a text that
+            the tokenizer's library fails at.
         ConfigError: ``top`` below 1.
     """
     texts = [texts] if isinstance(texts, str) else texts
@@ -178,10 +180,11 @@ def fill_mask(model: Model | Path | str, texts: Sequence[str], *, top: int = 5) 
     if not 1 <= top <= model.config.vocab_size:
         raise ConfigError(f"Cannot give {top} answers.", expected=f"1 to {model.config.vocab_size}")
     tokenizer, mask_token, mask_id = _load_tokenizer(model)
-    encodings = [_encode_text(text, tokenizer, mask_token, mask_id, model.config) for text in texts]
+    encodings = [_encode_text(text, tokenizer, mask_token, mask_id, model) for text in texts]
     answers: dict[int, list[list[Answer]]] = {}
     for batch in _batches([len(encoding.ids) for encoding in encodings], model.config):
-        found = _answer(model, tokenizer, mask_id, [encodings[index] for index in batch], top)
+        with library_failures(_name(model)):  # of decoding
+            found = _answer(model, tokenizer, mask_id, [encodings[index] for index in batch], top)
         answers |= zip(batch, found, strict=True)
     return [answers[index] for index in range(len(encodings))]
 
@@ -273,22 +276,27 @@ def _load_tokenizer(model: Model) -> tuple[Tokenizer | JapaneseText, str, int]:
     return tokenizer, mask_token, mask_id
 
 
+def _name(model: Model) -> str:
+    return str(model.folder / "tokenizer.json")
+
+
 def _encode_text(
-    text: str, tokenizer: Tokenizer | JapaneseText, mask_token: str, mask_id: int, config: EncoderConfig
+    text: str, tokenizer: Tokenizer | JapaneseText, mask_token: str, mask_id: int, model: Model
 ) -> Encoding | Encoded:
     for spelling in MASK_SPELLINGS:
         text = text.replace(spelling, mask_token)
-    encoding = tokenizer.encode(text)
+    with library_failures(_name(model), [text]):
+        encoding = tokenizer.encode(text)
     if mask_id not in encoding.ids:
         raise OutlastError(
             "There is no mask in the text.",
             where=repr(text),
             expected=f"{mask_token} where a piece is missing",
         )
-    if len(encoding.ids) > config.max_positions:
+    if len(encoding.ids) > model.config.max_positions:
         raise OutlastError(
             f"The text has {len(encoding.ids)} tokens.",
-            expected=f"at most {config.max_positions}",
+            expected=f"at most {model.config.max_positions}",
             where=repr(text[:60]),
         )
     return encoding

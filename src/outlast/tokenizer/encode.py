@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from outlast.errors import TokenizerError
 from outlast.storage import Store
+from outlast.tokenizer.failures import library_failures
 from outlast.tokenizer.fast_bpe import fast_encoder
 from outlast.tokenizer.manifest import MODEL_NAMES, Library, TokenizerManifest, read_tokenizer
 from outlast.tokenizer.mecab_words import CONTINUATION, MecabSubwords
@@ -42,14 +43,23 @@ class Tokenizer(ABC):
         self.manifest = manifest
         self.model = model
 
+    @property
+    def name(self) -> str:
+        """The tokenizer as messages name it: its kind, its library, its file where it was imported."""
+        source = self.manifest.training.get("imported")
+        made = f"imported from {source}" if source else "trained here"
+        return f"{self.manifest.fingerprint[:12]} ({self.manifest.kind} by {self.manifest.library}, {made})"
+
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the ids of each text, int32 of shape (num_tokens,), perhaps read-only, without special ids.
 
         Raises:
-            TokenizerError: a text holds half of a surrogate pair, which no encoding can express.
+            TokenizerError: a text holds half of a surrogate pair, which no encoding can express; the library
+            fails at a text.
         """
         try:
-            return self._encode(list(texts))
+            with library_failures(self.name, texts, lambda text: self._encode([text])):
+                return self._encode(list(texts))
         except TypeError:  # both libraries': what they cannot write as UTF-8 is no string to them
             check_text(texts)
             raise
@@ -74,9 +84,9 @@ class Tokenizer(ABC):
         shape (num_tokens, 2), begin and end; nothing where a piece has none, such as a "▁" at the beginning.
         Raises TokenizerError.
         """
-        return [
-            (ids, np.array(spans, np.int64).reshape(len(ids), 2)) for ids, spans in self._encode_spans(texts)
-        ]
+        with library_failures(self.name, texts, lambda text: self._encode_spans([text])):
+            found = self._encode_spans(texts)
+        return [(ids, np.array(spans, np.int64).reshape(len(ids), 2)) for ids, spans in found]
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Return the ids of one text, int32 of shape (num_tokens,)."""
@@ -175,13 +185,9 @@ class TokenizersTokenizer(Tokenizer):
         super().__init__(manifest, model)
         for name, value in _ONE_THREAD.items():
             os.environ.setdefault(name, value)
-        try:
-            self.processor = load_json(model)
+        self.processor = load_json(model)
+        with library_failures(self.name):
             self._encoder = tokenizers.Tokenizer.from_str(hide_special_tokens(model))
-        except TokenizerError:
-            raise
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"tokenizers cannot read the file: {error}") from None
         self._encoder.encode_special_tokens = True
         self._encoder.no_truncation()
         self._encoder.no_padding()
@@ -207,7 +213,8 @@ class TokenizersTokenizer(Tokenizer):
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
-        return self.processor.decode(self._checked(ids), skip_special_tokens=True)
+        with library_failures(self.name):
+            return self.processor.decode(self._checked(ids), skip_special_tokens=True)
 
     def _list_pieces(self) -> list[str]:
         return [self.processor.id_to_token(index) or "" for index in range(self.manifest.vocab_size)]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.logs import log
+from outlast.tokenizer.failures import is_of_library
 
 Encode = Callable[[list[str]], list[NDArray[np.int32]]]
 
@@ -44,14 +45,20 @@ def fast_encoder(model: bytes, reference: Encode) -> Encode | None:
         import fastokens
     except ImportError:
         return None
-    processor: Any = fastokens.Tokenizer.from_json_str(json.dumps(plain, ensure_ascii=False))
+    try:
+        processor: Any = fastokens.Tokenizer.from_json_str(json.dumps(plain, ensure_ascii=False))
+    except ValueError as error:  # it knows fewer vocabularies than tokenizers
+        log.debug("fastokens: %s", error)
+        return None
 
     def encode(texts: list[str]) -> list[NDArray[np.int32]]:
         try:
             content, ends = processor.encode_batch_flat(texts, False)
         except UnicodeEncodeError as error:
             raise TypeError(str(error)) from None
-        except Exception as error:  # its regular expressions have limits; tokenizers' have none
+        except BaseException as error:  # its regular expressions have limits of their own
+            if not (isinstance(error, Exception) or is_of_library(error)):
+                raise
             log.debug("fastokens: %s", error)
             return reference(texts)
         ids = np.frombuffer(content, "<u4").view(np.int32)

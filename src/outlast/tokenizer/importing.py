@@ -40,6 +40,7 @@ SPECIAL_NAMES = {
 }
 """The names a role is found by, the first that is there."""
 
+_REMEDY = "fetch the file again from where it came from, or import another tokenizer"
 _KINDS: dict[str, str] = {"Unigram": "unigram", "BPE": "bpe", "WordPiece": "wordpiece"}
 
 
@@ -79,7 +80,7 @@ def read_foreign(file: Path, *, append_missing: bool = False) -> tuple[Tokenizer
     try:
         if content.startswith(b'{\n"subwords"'):
             library, kind, pieces = _read_mecab(content)
-        elif content.lstrip()[:1] == b"{":
+        elif file.suffix == ".json" or content.lstrip()[:1] == b"{":
             library, kind, pieces, content = _read_json(content, append_missing)
         else:
             library, kind, pieces, content = _read_sentencepiece(content, append_missing)
@@ -89,7 +90,10 @@ def read_foreign(file: Path, *, append_missing: bool = False) -> tuple[Tokenizer
         refuse_reachable(tokenizer)
     except TokenizerError as error:
         raise TokenizerError(
-            error.message, where=error.where or str(file), expected=error.expected, remedy=error.remedy
+            error.message,
+            where=error.where or str(file),
+            expected=error.expected,
+            remedy=error.remedy or _REMEDY,
         ) from None
     return manifest, {MODEL_NAMES[library]: content}
 
@@ -116,6 +120,7 @@ def _read_json(content: bytes, append_missing: bool) -> tuple[Library, str, list
         tokenizer = load_json(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"The file is not a tokenizer.json of a known kind: {error}") from None
+    _check_ids(tokenizer.get_vocab())
     pieces = [tokenizer.id_to_token(index) or "" for index in range(tokenizer.get_vocab_size())]
     if append_missing:
         names = _missing_names(pieces)
@@ -123,6 +128,18 @@ def _read_json(content: bytes, append_missing: bool) -> tuple[Library, str, list
         content = tokenizer.to_str().encode()
         pieces += names
     return "tokenizers", kind, pieces, content
+
+
+def _check_ids(vocabulary: dict[str, int]) -> None:
+    """Check that every id lies within the vocabulary: a model has no row for one beyond."""
+    piece, highest = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
+    size = len(vocabulary)
+    if highest >= size:
+        raise TokenizerError(
+            f"The piece {piece!r} has the id {highest}, and the vocabulary {size} pieces.",
+            expected=f"ids from 0 to {size - 1}",
+            remedy="number the pieces without gaps, or use another tokenizer",
+        )
 
 
 def _missing_names(pieces: Sequence[str]) -> list[str]:

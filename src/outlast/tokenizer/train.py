@@ -15,6 +15,7 @@ from outlast.errors import TokenizerError
 from outlast.storage import Store
 from outlast.tokenizer.config import PAD_PIECE, SPECIAL_PIECES, TokenizerConfig
 from outlast.tokenizer.encode import make_tokenizer, refuse_reachable
+from outlast.tokenizer.failures import library_failures
 from outlast.tokenizer.manifest import MODEL_NAMES, TokenizerManifest, write_tokenizer
 from outlast.tokenizer.sampling import TrainingText, choose_documents, name_breaker, split_lines
 from outlast.tokenizer.train_sentencepiece import train_sentencepiece
@@ -102,7 +103,8 @@ def _train(config: TokenizerConfig, text: TrainingText) -> bytes:
         return train_sentencepiece(
             config, lines(broken(document.decode()).encode() for document in text.documents)
         )
-    return train_tokenizers(config, lines)
+    with library_failures(f"in training ({config.kind} by {config.library})"):
+        return train_tokenizers(config, lines)
 
 
 def _make_manifest(config: TokenizerConfig, text: TrainingText, model: bytes) -> TokenizerManifest:
