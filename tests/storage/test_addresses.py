@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from outlast.errors import ConfigError, OutlastError, StorageError, hide_secrets
+from outlast.errors import ConfigError, OutlastError, StorageError, StoreUnreachable, hide_secrets
 from outlast.storage import open_store
 from outlast.storage.addresses import is_forbidden, resolve
 from outlast.storage.remote import ObjectStore
@@ -36,9 +36,15 @@ FORBIDDEN = {
     "64:ff9b:1::169.254.169.254",
 }
 END_POINTS = {
-    "s3://bucket/x": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS"),
-    "gs://bucket/x": ("GOOGLE_BASE_URL",),
-    "az://bucket/x": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
+    "s3://bucket/x": (
+        *("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS"),
+        *("AWS_STS_ENDPOINT", "AWS_PROXY_URL", "https_proxy"),
+    ),
+    "gs://bucket/x": ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST", "GOOGLE_PROXY_URL", "HTTPS_PROXY"),
+    "az://bucket/x": (
+        *("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL", "AZURE_PROXY_URL"),
+        *("AZURE_AUTHORITY_HOST", "AZURE_STORAGE_AUTHORITY_HOST", "AZURE_FABRIC_TOKEN_SERVICE_URL"),
+    ),
 }
 
 
@@ -68,7 +74,11 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["169.254.169.254", "0xa9fea9fe", "[fd20:ce::254]", "metadata.example", "six.example"]
+    "host",
+    [
+        *("169.254.169.254", "0xa9fea9fe", "[fd20:ce::254]", "[::ffff:169.254.169.254]", "metadata.example"),
+        *("six.example", "metadata.google.internal", "Metadata.Google.Internal.", "instance-data"),
+    ],
 )
 @pytest.mark.parametrize("url", END_POINTS)
 def test_an_end_point_at_a_metadata_address_is_refused(
@@ -180,6 +190,36 @@ def test_an_end_point_without_encryption_redirects_nowhere(
             store.create("name", [b"x"])
         assert asked
         assert refused == []
+
+
+def test_an_emulator_that_nobody_would_ask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"GOOGLE_BASE_URL=http://127\.0\.0\.1:9, GOOGLE_ALLOW_HTTP"):
+        open_store("gs://bucket/x")
+    open_store("s3://bucket/x")
+    monkeypatch.setenv("GOOGLE_BASE_URL", "http://127.0.0.1:9")
+    open_store("gs://bucket/x")
+
+
+def test_a_store_that_does_not_answer_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The machine's metadata server, which is asked where the environment holds no key, takes its time."""
+    monkeypatch.setattr(ObjectStore, "retry_seconds", 0.5)
+    monkeypatch.setattr("outlast.storage.remote._TOLD_AFTER_SECONDS", 0.01)
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(ObjectStore, "silence_seconds", 0.5)
+        monkeypatch.setenv("HOME", "/nonexistent")
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{silent.getsockname()[1]}")
+        store = open_store("gs://bucket/x")
+        for _ in range(2):
+            with pytest.raises(StoreUnreachable):
+                store.size_bytes("name")
+    (line,) = [line for line in caplog.messages if "has not answered" in line]
+    assert "metadata server" in line
+    assert "OUTLAST_ANONYMOUS_BUCKETS" in line
 
 
 def test_the_machine_itself_may_be_an_end_point(monkeypatch: pytest.MonkeyPatch) -> None:

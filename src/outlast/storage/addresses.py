@@ -22,6 +22,15 @@ _METADATA = tuple(
         "fd20:ce::254",  # Google
     )
 )
+_METADATA_NAMES = (
+    "instance-data",
+    "instance-data.ec2.internal",
+    "metadata.azure.internal",
+    "metadata.goog",
+    "metadata.google.internal",
+    "metadata.tencentyun.com",
+)
+"""Refused as names, for outside their cloud they cannot be resolved, and a proxy may resolve them."""
 CONSENT = "OUTLAST_PRIVATE_HOSTS"
 """The environment variable that names hosts of private addresses at which data sets may have their files."""
 _ENDS_WITH_IPV4 = tuple(
@@ -36,6 +45,9 @@ _ENDS_WITH_IPV4 = tuple(
 _LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
+_EXPECTED = "a host outside the link-local and metadata ranges"
+
+
 def resolve(host: str, port: int, *, public_only: bool = False) -> list[tuple[socket.AddressFamily, str]]:
     """Return the address families and addresses of a host.
 
@@ -46,13 +58,17 @@ def resolve(host: str, port: int, *, public_only: bool = False) -> list[tuple[so
         StorageError: one of them is link-local, multicast or a cloud's metadata server, or not public.
         OSError: the name cannot be resolved.
     """
+    if host.rstrip(".").lower() in _METADATA_NAMES:
+        raise StorageError(
+            f"The host {host!r} is a cloud's metadata server, which is never contacted.", expected=_EXPECTED
+        )
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [(family, str(address[0])) for family, _, _, _, address in found]
     for _, address in addresses:
         if is_forbidden(address):
             raise StorageError(
                 f"The host {host!r} stands for {address}, an address that is never contacted.",
-                expected="a host outside the link-local and metadata ranges",
+                expected=_EXPECTED,
             )
         if public_only and not _is_public(address):
             raise StorageError(

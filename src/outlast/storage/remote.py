@@ -3,16 +3,19 @@
 In: ``gs://``, ``s3://`` or ``az://`` URLs. Out: an ``ObjectStore``. ``create`` is one conditional request.
 Credentials, end points and regions come from the environment under the names the clouds' own tools use
 (``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, ...); they are
-never taken from a URL, never printed. An end point at an address that is never contacted (``addresses``) is
-refused when the store is opened. Buckets that ``OUTLAST_ANONYMOUS_BUCKETS`` names, with commas between
+never taken from a URL, never printed. An end point or proxy at an address that is never contacted
+(``addresses``) is refused when the store is opened; services that give credentials lie there by their nature.
+Buckets that ``OUTLAST_ANONYMOUS_BUCKETS`` names, with commas between
 (``s3://open-data,gs://other``), are read without any.
 """
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -37,7 +40,23 @@ _END_POINTS = {
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
 }
+_EMULATOR = "STORAGE_EMULATOR_HOST"
+"""Google's own libraries heed it; obstore does not, and would ask the cloud itself."""
+_LOGIN_HOSTS = {
+    "s3": ("AWS_STS_ENDPOINT",),
+    "gs": (_EMULATOR,),
+    "az": (
+        "AZURE_AUTHORITY_HOST",
+        "AZURE_STORAGE_AUTHORITY_HOST",
+        "AZURE_FABRIC_TOKEN_SERVICE_URL",
+        "AZURE_FABRIC_WORKLOAD_HOST",
+    ),
+}
+"""What else the environment may send a client to, with secrets."""
 _ANONYMOUS = "OUTLAST_ANONYMOUS_BUCKETS"
+_KEY_OR_ANONYMOUS = (
+    f"put credentials for the store into the environment, or name a public bucket in {_ANONYMOUS}"
+)
 _IN_HAND = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"),
     "gs": ("GOOGLE_SKIP_SIGNATURE",),
@@ -59,6 +78,8 @@ _WORTH_ASKING_AGAIN = ("408", "409", "425", "429")
 _BEYOND_THE_END = "Wanted range starting at"
 """obstore's words for a range beyond the end: Azure answers it with no bytes, S3 with 416."""
 _LONGEST_MESSAGE = 300
+_TOLD_AFTER_SECONDS = 2.0
+_log = logging.getLogger(__name__)
 _RANGE_SECONDS = 2.0
 
 
@@ -78,9 +99,14 @@ class ObjectStore(Store):
         self._allow_http = _ALLOW_HTTP[scheme]
         self._is_anonymous = _is_anonymous(url)
         end_points = _end_points(scheme)
-        _check_end_points(end_points)
-        needs_another = not (self._is_anonymous or _has_credentials(scheme))
-        self._bounds: ClientConfig = {} if needs_another else _stay_at(end_points.values())
+        others = {*_LOGIN_HOSTS[scheme], *_PROXIES}
+        _check_end_points(
+            end_points | {name: text for name, text in os.environ.items() if name.upper() in others}
+        )
+        _refuse_emulator(scheme, end_points)
+        self._needs_another = not (self._is_anonymous or _has_credentials(scheme))
+        self._bounds: ClientConfig = {} if self._needs_another else _stay_at(end_points.values())
+        self._has_answered = False
         self._store = self._open_client(self.retry_seconds)
 
     @cached_property
@@ -100,21 +126,17 @@ class ObjectStore(Store):
             raise StorageError(f"The store cannot be opened: {_first_line(error)}", where=self.url) from None
 
     def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
-        try:
+        with self._asking("read", name):
             found = obstore.get(self._store, name)
             if found.meta["size"] <= most_bytes:
                 return bytes(found.bytes())
-        except Exception as error:
-            self._explain("read", name, error)
         raise self.too_large(name, most_bytes)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         if length == 0:
             return b""
-        try:
+        with self._asking("read", name):
             content = bytes(obstore.get_range(self._impatient, name, start=start, length=length))
-        except Exception as error:
-            self._explain("read", name, error)
         if len(content) != length:
             raise StorageError(
                 f"The object ends early: {len(content)} of {length} bytes from {start}.",
@@ -123,44 +145,60 @@ class ObjectStore(Store):
         return content
 
     def create(self, name: str, content: Chunks) -> None:
-        try:
+        with self._asking("write", name):
             obstore.put(self._store, name, b"".join(content), mode="create")
-        except Exception as error:
-            self._explain("write", name, error)
 
     def replace(self, name: str, content: Chunks) -> None:
-        try:
+        with self._asking("write", name):
             obstore.put(self._store, name, b"".join(content), mode="overwrite", use_multipart=False)
-        except Exception as error:
-            self._explain("write", name, error)
 
     def list(self, prefix: str = "") -> list[ObjectInfo]:
         folder = prefix.rpartition("/")[0]  # a store lists by whole path segments
         found: list[ObjectInfo] = []
-        try:
+        with self._asking("list", prefix):
             for page in obstore.list(self._store, folder or None):
                 found += [
                     ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
                     for meta in page
                     if meta["path"].startswith(prefix)
                 ]
-        except Exception as error:
-            self._explain("list", prefix, error)
         return sorted(found)
 
     def size_bytes(self, name: str) -> int:
-        try:
+        with self._asking("read", name):
             return obstore.head(self._store, name)["size"]
-        except Exception as error:
-            self._explain("read", name, error)
 
     def delete(self, name: str) -> None:
-        try:
+        with self._asking("delete", name), suppress(FileNotFoundError):
             obstore.delete(self._store, name)
-        except FileNotFoundError:
-            return
+
+    @contextmanager
+    def _asking(self, action: str, name: str) -> Generator[None]:
+        """Explain errors; as long as the store has never answered, say soon what is waited for."""
+        timer = threading.Timer(_TOLD_AFTER_SECONDS, self._tell)
+        if not self._has_answered:
+            timer.daemon = True
+            with suppress(RuntimeError):  # no further thread: then in silence
+                timer.start()
+        try:
+            yield
+            self._has_answered = True
         except Exception as error:
-            self._explain("delete", name, error)
+            self._explain(action, name, error)
+        finally:
+            timer.cancel()
+
+    def _tell(self) -> None:
+        if self._has_answered:
+            return
+        self._has_answered = True  # said once
+        waits = f"it is waited for, {self.retry_seconds:.0f} s at most"
+        if self._needs_another:
+            waits = (
+                f"{waits}, and first for credentials: the environment holds no key, so other services are "
+            )
+            waits += f"asked for one, such as this machine's metadata server; {_KEY_OR_ANONYMOUS}"
+        _log.warning("%s has not answered for %.0f s: %s", self.url, _TOLD_AFTER_SECONDS, waits)
 
     def _explain(self, action: str, name: str, error: Exception) -> NoReturn:
         """Raise what an error of obstore says about the object; nothing, unless the store itself has
@@ -247,9 +285,23 @@ def _check_end_points(end_points: Mapping[str, str]) -> None:
         try:
             resolve(parts.hostname or "", parts.port or 443)
         except StorageError as error:
-            raise ConfigError(error.message, where=name, expected=error.expected) from None
+            remedy = f"name the store's own end point in {name}, or unset it"
+            raise ConfigError(error.message, where=name, expected=error.expected, remedy=remedy) from None
         except (OSError, ValueError):
             pass  # no network yet, or no name of a host: said when something is read
+
+
+def _refuse_emulator(scheme: str, end_points: Mapping[str, str]) -> None:
+    """Refuse to ask the cloud itself where the environment names an emulator in a way that nobody reads."""
+    host = os.environ.get(_EMULATOR)
+    if scheme == "gs" and host and not any(end_points.values()):
+        raise ConfigError(
+            "The emulator is not heeded: the cloud itself would be asked.",
+            where=_EMULATOR,
+            expected="the end point in GOOGLE_BASE_URL",
+            remedy=f"set GOOGLE_BASE_URL={host if '://' in host else f'http://{host}'}, "
+            f"GOOGLE_ALLOW_HTTP=true and GOOGLE_SKIP_SIGNATURE=true; or unset {_EMULATOR}",
+        )
 
 
 def _is_url(text: str) -> bool:
@@ -282,7 +334,7 @@ def _remedy(line: str) -> str | None:
     """Only a client without credentials of its own asks the machine's metadata server for some."""
     if _METADATA_SERVER not in line:
         return None
-    return f"put credentials for the store into the environment, or name a public bucket in {_ANONYMOUS}"
+    return _KEY_OR_ANONYMOUS
 
 
 def _client_options(allow_http: str, silence_seconds: float) -> "ClientConfig":
