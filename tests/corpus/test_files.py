@@ -1,5 +1,6 @@
 """Files, folders and globs; what is hidden or leads out of the folder is not followed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,27 @@ def test_nothing_there_is_an_error(folder: Path, path: str, message: str) -> Non
     (folder / "empty").mkdir()
     with pytest.raises(CorpusError, match=rf"{message}[\s\S]*{path.replace('*', '.')}[\s\S]*corpus\."):
         names(str(folder / path))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("/dev/zero", "a device"),
+        ("pipe", "a pipe"),
+        ("link", "a device"),
+        ("nowhere", "a link that leads nowhere"),
+    ],
+)
+def test_what_is_no_file_is_called_what_it_is(tmp_path: Path, name: str, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "absent")
+    with pytest.raises(CorpusError, match=rf"It is {kind}[\s\S]*do: "):
+        find_files(str(tmp_path / name), "**/*")
+
+
+def test_a_pipe_in_a_folder_is_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.mkfifo(folder / "sub" / "pipe.txt")
+    names(str(folder))
+    assert "4 names in" in caplog.text
+    assert "sub/pipe.txt" in caplog.text

@@ -158,3 +158,28 @@ def test_a_size_of_thousands_of_digits_is_none(monkeypatch: pytest.MonkeyPatch) 
 def test_a_name_that_is_no_unicode_is_not_there() -> None:
     with serving(answering([(404, b"", {})])) as url, pytest.raises(ObjectNotFound):
         open_store(url).read("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "remedy"),
+    [
+        ((302, b"", {"Location": "file:///etc/passwd"}), "status 302", "only redirects to http"),
+        ((403, b"", {}), "status 403", "need no login"),
+        ((418, b"", {}), "status 418", "check the URL"),
+    ],
+)
+def test_a_refusal_has_a_remedy(answer: Answer, message: str, remedy: str) -> None:
+    with serving(answering([answer])) as url, pytest.raises(StorageError, match=message) as caught:
+        open_store(url).size_bytes("name")
+    assert remedy in str(caught.value.remedy)
+
+
+def test_an_object_without_a_size_has_a_remedy() -> None:
+    class Endless(answering([(200, b"", {})])):
+        def send_header(self, keyword: str, value: str) -> None:
+            if keyword != "Content-Length":
+                super().send_header(keyword, value)
+
+    with serving(Endless) as url, pytest.raises(StorageError, match="does not tell the size") as caught:
+        open_store(url).size_bytes("name")
+    assert "name the local one" in str(caught.value.remedy)

@@ -46,7 +46,9 @@ def check_remote(files: Sequence[CorpusFile]) -> None:
 
 
 def _unreadable(file: CorpusFile, error: OSError) -> CorpusError:
-    return CorpusError(f"The file cannot be read: {error.strerror}.", where=file.path)
+    return CorpusError(
+        f"The file cannot be read: {error.strerror}.", where=file.path, remedy="check it and its permissions"
+    )
 
 
 def _changed(file: CorpusFile, found: str, expected: str) -> CorpusError:

@@ -19,6 +19,7 @@ from outlast.errors import CorpusError
 from outlast.logs import log
 from outlast.storage import ObjectInfo, Store, open_store
 
+_CHECK_PATH = "check corpus.path"
 P = TypeVar("P", bound=PurePath)
 
 
@@ -74,16 +75,29 @@ def _find(path: str, include: str, exclude: Sequence[str]) -> list[FoundFile]:
             ]
             return found or _refuse(path, "No file matches.")
         if not root.is_dir():
-            return _refuse(path, "There is no such file or folder.")
+            return _refuse(path, *_not_a_file(root))
         found = sorted(_walk(root, include, exclude))
     except OSError as error:
-        raise CorpusError(f"The path cannot be read: {error.strerror}.", where=path) from error
+        raise CorpusError(
+            f"The path cannot be read: {error.strerror}.", where=path, remedy="check it and its permissions"
+        ) from error
     return found or _refuse(
         path, f"The folder holds no file that matches {include!r}.", "check corpus.include"
     )
 
 
-def _refuse(path: str, message: str, remedy: str = "check corpus.path") -> NoReturn:
+def _not_a_file(path: Path) -> tuple[str, str]:
+    """Return what is wrong with a path that names no file, and what to do."""
+    if not path.exists():
+        link = path.is_symlink()
+        return (
+            "It is a link that leads nowhere." if link else "There is no such file or folder."
+        ), _CHECK_PATH
+    kind = "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
+    return f"It is {kind}, and a corpus is read more than once.", "write the text into a file, and name that"
+
+
+def _refuse(path: str, message: str, remedy: str = _CHECK_PATH) -> NoReturn:
     raise CorpusError(message, where=path, remedy=remedy)
 
 

@@ -128,7 +128,9 @@ def _describe(config: CorpusConfig, found: FoundFile) -> CorpusFile | None:
         with found.store.open(found.object_name) if found.store else open_file(path) as file:
             size, digest = probe(file)
     except OSError as error:
-        raise CorpusError(f"The file cannot be read: {error.strerror}.", where=path) from error
+        raise CorpusError(
+            f"The file cannot be read: {error.strerror}.", where=path, remedy="check it and its permissions"
+        ) from error
     with open_binary(path, where=path) as source:
         head = source.read(HEAD_BYTES)
     described = CorpusFile(

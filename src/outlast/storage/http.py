@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 _SKIP_BYTES = 2**20
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MOST_DIGITS = 20
+_REDIRECTS = (301, 302, 303, 307, 308)
 _UNQUOTED = "/%:@!$&'()*+,;=~"
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst")
 """Of objects with these endings some servers call the content its encoding."""
@@ -120,7 +121,12 @@ class HttpStore(Store):
     def size_bytes(self, name: str) -> int:
         size, _ = self._ask(name, {}, _describe, method="HEAD")
         if size is None:
-            raise StorageError("The server does not tell the size of the object.", where=f"{self.url}/{name}")
+            raise StorageError(
+                "The server does not tell the size of the object.",
+                where=f"{self.url}/{name}",
+                expected="a Content-Length in its answer",
+                remedy="let the server send it, or fetch the file yourself and name the local one",
+            )
         return size
 
     def open(self, name: str) -> io.BufferedIOBase:
@@ -318,7 +324,11 @@ def _explain(status: int, url: str) -> StorageError:
         return ObjectNotFound("There is no such object.", where=url)
     if status in (408, 425, 429) or status >= 500:
         return StoreUnreachable(f"The server answered with status {status}.", where=url)
-    remedy = "only objects that need no login can be read over http" if status in (401, 403) else None
+    remedy = "check the URL, or fetch the file yourself and name the local one"
+    if status in (401, 403):
+        remedy = "only objects that need no login can be read over http"
+    elif status in _REDIRECTS:
+        remedy = "name the URL that the server leads to: only redirects to http and https are followed"
     return StorageError(f"The server refused with status {status}.", where=url, remedy=remedy)
 
 
