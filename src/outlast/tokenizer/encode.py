@@ -375,5 +375,7 @@ def check_text(texts: Sequence[str]) -> None:
 def _check_size(manifest: TokenizerManifest, found: int) -> None:
     if found != manifest.vocab_size:
         raise TokenizerError(
-            f"The vocabulary has {found} pieces.", expected=f"{manifest.vocab_size} as in the manifest"
+            f"The vocabulary has {found} pieces.",
+            expected=f"{manifest.vocab_size} as in the manifest",
+            remedy="restore the tokenizer's folder, or make the tokenizer again",
         )

@@ -76,8 +76,8 @@ def import_tokenizer(
 def read_foreign(file: Path, *, append_missing: bool = False) -> tuple[TokenizerManifest, dict[str, bytes]]:
     """Return what ``import_tokenizer`` writes: the manifest, and the files by name."""
     file = find_vocabulary(file)
-    content = read_vocabulary(file)
     try:
+        content = read_vocabulary(file)
         if content.startswith(b'{\n"subwords"'):
             library, kind, pieces = _read_mecab(content)
         elif file.suffix == ".json" or content.lstrip()[:1] == b"{":

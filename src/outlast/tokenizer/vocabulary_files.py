@@ -54,7 +54,9 @@ def read_vocabulary(file: Path) -> bytes:
         return read_whole(file)
     except OSError as error:
         where = str(error.filename or file)
-        raise TokenizerError(f"Cannot read the tokenizer: {error.strerror}.", where=where) from None
+        raise TokenizerError(
+            f"Cannot read the tokenizer: {error.strerror}.", where=where, remedy="check the path"
+        ) from None
 
 
 def _wordpiece(file: Path) -> bytes:
