@@ -41,7 +41,7 @@ def write_run(
     recipe = make_recipe({"checkpoint": checkpoint}, where="test")
     attempt = claim_attempt(store, config=CheckpointConfig(), report=lambda message: None)
     attempt.record_restored(0)
-    write_description(store, attempt.number, {"recipe": to_dict(recipe), "identity": {}})
+    write_description(attempt, {"recipe": to_dict(recipe), "identity": {}})
     writer = CheckpointWriter(store, recipe.checkpoint, attempt, identity={}, mesh={})
     made: dict[int, float] = {}
     for step, loss in losses.items():

@@ -10,7 +10,9 @@ import dataclasses
 import logging
 import threading
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.interval import Life
@@ -65,11 +67,13 @@ class Attempt:
         config: CheckpointConfig,
         clock: Clock,
         report: Report,
-        claim: bytes,
+        claim: Mapping[str, Any],
         claimed_at: float,
     ) -> None:
         self.store = store
         self.number = number
+        self.claim_id: str = claim["claim"]
+        """Unlike the number no other run's: what this attempt writes carries it."""
         self.restored_step: int | None = None
         self.restored_commit: str | None = None
         self.last_step: int | None = None
@@ -77,7 +81,7 @@ class Attempt:
         self._config = config
         self._clock = clock
         self._report = report
-        self._claim = claim
+        self._claim = seal(claim)
         self._counter = 0
         self._confirmed = claimed_at
         self._fenced: Fenced | None = None
@@ -106,6 +110,7 @@ class Attempt:
             heartbeat = {
                 "version": 1,
                 "attempt": self.number,
+                "claim": self.claim_id,
                 "counter": self._counter,
                 "closed": closed,
                 "last_step": self.last_step,
@@ -133,7 +138,13 @@ class Attempt:
         self.check_owned()
         if commit_name is None:
             commit_name = self._find_commit(step)
-        record = {"version": 1, "attempt": self.number, "step": step, "commit": commit_name}
+        record = {
+            "version": 1,
+            "attempt": self.number,
+            "claim": self.claim_id,
+            "step": step,
+            "commit": commit_name,
+        }
         self.store.create_or_confirm(record_name(self.number), [seal(record)])
         self.restored_step = step
         self.restored_commit = self.acknowledged = commit_name
@@ -336,15 +347,14 @@ def claim_attempt(
             "heartbeat_seconds": config.heartbeat_seconds,
             "heartbeat_limit_seconds": config.heartbeat_limit_seconds,
         }
-        content = seal(claim)
         try:
-            store.create_or_confirm(claim_name(number), [content])
+            store.create_or_confirm(claim_name(number), [seal(claim)])
         except ObjectExists:
             continue  # another process claimed in the same moment: see whether it lives
         _log.debug("attempt %d has claimed the run", number)
         store.anchor = claim_name(number)
         attempt = Attempt(
-            store, number, config=config, clock=clock, report=report, claim=content, claimed_at=begun
+            store, number, config=config, clock=clock, report=report, claim=claim, claimed_at=begun
         )
         if start_heartbeat:
             try:

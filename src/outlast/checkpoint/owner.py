@@ -7,13 +7,14 @@ measured on our own clock.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pydantic
 
 from outlast.checkpoint.config import CheckpointConfig
 from outlast.checkpoint.lineage import claim_name, heartbeat_name
 from outlast.checkpoint.liveness import Clock, ProcessIdentity, is_gone, same_machine
-from outlast.checkpoint.records import parse_sealed, read_or_none, read_sealed
+from outlast.checkpoint.records import belongs_to, parse_sealed, read_or_none, read_sealed
 from outlast.errors import RunError
 from outlast.storage import Store
 
@@ -43,7 +44,7 @@ class Owner:
         if self._is_free(first, theirs, ours):
             return
         if theirs and same_machine(theirs, ours):
-            last = (parse_sealed(first) or self.claim or {}).get("now")
+            last = (self._parse(first) or self.claim or {}).get("now")
             age = silent_since - last if isinstance(last, float | int) else 0.0
             if age > limit:
                 return
@@ -66,8 +67,13 @@ class Owner:
     ) -> bool:
         if theirs and is_gone(theirs, ours):
             return True
-        document = parse_sealed(heartbeat)
+        document = self._parse(heartbeat)
         return bool(document and document.get("closed"))
+
+    def _parse(self, heartbeat: bytes | None) -> dict[str, Any] | None:
+        """One of another run under this number, whose folder this was, says nothing of the owner."""
+        document = parse_sealed(heartbeat)
+        return document if document and belongs_to(document, self.claim) else None
 
     def _heartbeat(self) -> bytes | None:
         return self.store.retry(read_or_none, self.store, heartbeat_name(self.number))

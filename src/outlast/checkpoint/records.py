@@ -1,11 +1,12 @@
 """What attempts leave behind for those after them: claims, heartbeats, the step each one started from.
 
-In: a store. Out: numbers, documents, lives; a document that is absent or damaged is None, never half read.
-The one that the line rule depends on, the record of the restored step, counts as "before everything" where it
-is damaged, so that no commit of another history is ever taken for one of the run.
+In: a store. Out: numbers, documents, lives; a document that is absent, damaged or another run's is None,
+never half read. The one that the line rule depends on, the record of the restored step, then counts as
+"before everything", so that no commit of another history is ever taken for one of the run.
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import pydantic
@@ -69,7 +70,7 @@ def newest_known(store: Store, *, up_to: int | None = None) -> CommitKey | None:
     if not recorded:
         return None
     newest = max(recorded)
-    heartbeat = read_sealed(store, heartbeat_name(newest)) or {}
+    heartbeat = _read_own(store, newest, heartbeat_name(newest)) or {}
     acknowledged = heartbeat.get("committed")
     named = parse_commit_name(acknowledged) if isinstance(acknowledged, str) else None
     return max((key for key in (recorded[newest].commit, named) if key), default=None)
@@ -101,7 +102,7 @@ def attempt_objects(store: Store) -> list[tuple[int, str]]:
 
 
 def _read_start(store: Store, number: int) -> Start:
-    record = read_sealed(store, record_name(number)) or {}
+    record = _read_own(store, number, record_name(number)) or {}
     step, name = record.get("step"), record.get("commit")
     commit = parse_commit_name(name) if isinstance(name, str) else None
     if record.get("attempt") != number or not isinstance(step, int) or (name is not None and commit is None):
@@ -118,7 +119,7 @@ def read_life(store: Store, number: int) -> Life | None:
     """Return the life of an attempt, None where its claim or heartbeat is absent or damaged."""
     claim = read_sealed(store, claim_name(number))
     heartbeat = read_sealed(store, heartbeat_name(number))
-    if not claim or not heartbeat:
+    if not claim or not heartbeat or not belongs_to(heartbeat, claim):
         return None
     record = read_sealed(store, record_name(number)) or {}
     fields = {
@@ -133,6 +134,26 @@ def read_life(store: Store, number: int) -> Life | None:
         return pydantic.TypeAdapter(Life).validate_python(fields)
     except pydantic.ValidationError:
         return None
+
+
+def belongs_to(document: Mapping[str, Any], claim: Mapping[str, Any] | None) -> bool:
+    """Whether a document of an attempt carries what is unique in the claim under its number. Earlier versions
+    wrote nothing of it, and of a claim that is gone, damaged or another attempt's nothing is known: then
+    it does.
+    """
+    told = document.get("claim")
+    if told is None or claim is None or claim.get("attempt") != document.get("attempt"):
+        return True
+    return told == claim.get("claim")
+
+
+def _read_own(store: Store, number: int, name: str) -> dict[str, Any] | None:
+    """Return a sealed document of an attempt; None where it is absent, damaged, or another run's."""
+    document = read_sealed(store, name)
+    if document and "claim" in document and not belongs_to(document, read_sealed(store, claim_name(number))):
+        _log.warning("%s is that of another run: it does not belong to the claim", store.url_of(name))
+        return None
+    return document
 
 
 def read_sealed(store: Store, name: str) -> dict[str, Any] | None:

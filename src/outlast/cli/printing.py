@@ -95,10 +95,19 @@ def print_data_set(manifest: str, recipe: str | Path, *, is_named: bool = False)
     tell_end("the data set is complete", ("train", recipe, "--run-dir", "run", *named))
 
 
-def print_problems(problems: Sequence[str], as_json: bool) -> int:
-    """Print what is wrong, or that nothing is; return the exit code."""
+def print_problems(
+    problems: Sequence[str], as_json: bool, *, not_looked_at: Sequence[str] | None = None
+) -> int:
+    """Print what is wrong, or that nothing is; return the exit code.
+
+    Args:
+        not_looked_at: what is there and has no digest; None: the verb does not say.
+    """
     if as_json:
-        echo_json({"problems": list(problems)})
+        free = {} if not_looked_at is None else {"not_looked_at": list(not_looked_at)}
+        echo_json({"problems": list(problems), **free})
     else:
         echo("\n".join(map(one_line, problems)) if problems else "every byte is as it was written")
+        if not_looked_at:
+            echo(f"not looked at, for it is for people and has no digest: {', '.join(not_looked_at)}")
     return EXIT_FAILURE if problems else EXIT_DONE

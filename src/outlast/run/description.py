@@ -21,7 +21,7 @@ def keep_description(attempt: Attempt, parts: Parts[Any, Any]) -> None:
     attempt.check_owned()
     labels = parts.kind.keep_labels(parts.stream, attempt.store)
     described = {"recipe": _with_whole_urls(parts), **labels, "identity": parts.identity}
-    write_description(attempt.store, attempt.number, described)
+    write_description(attempt, described)
 
 
 def _with_whole_urls(parts: Parts[Any, Any]) -> dict[str, Any]:

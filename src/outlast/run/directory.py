@@ -9,8 +9,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from outlast.checkpoint.lineage import description_name
-from outlast.checkpoint.records import attempt_objects
+from outlast.checkpoint.attempts import Attempt
+from outlast.checkpoint.format import Commit
+from outlast.checkpoint.lineage import claim_name, description_name
+from outlast.checkpoint.records import attempt_objects, belongs_to, read_sealed
+from outlast.config import differences
 from outlast.errors import ConfigError, ObjectNotFound, RunError, SealError
 from outlast.recipe import RECIPE_KINDS, kind_of
 from outlast.storage import Store
@@ -20,8 +23,13 @@ from outlast.version import __version__
 FORMER_NAME = "run.json"
 """Where earlier versions said it, without a digest. Read where no attempt has said it under its own name."""
 TOKENIZER_FOLDER = "tokenizer"
+RECIPE_NAME = "recipe.toml"
+"""Of an import alone: tables for a recipe."""
 PARAMS_PREFIX = "params/"
 STATE_PREFIX = "model_state/"
+_REMEDY = "run the line that trains it again: it writes the description anew"
+_CHANGING = {"total_steps", "phases", "objective", "optimizer"}
+"""Of an identity: what a later attempt may have otherwise, or an older version in other words."""
 
 
 def read_recipe_tables(store: Store) -> dict[str, Any]:
@@ -63,10 +71,12 @@ def check_place(store: Store, kind: str) -> None:
         )
 
 
-def write_description(store: Store, attempt: int, described: Mapping[str, Any]) -> None:
+def write_description(attempt: Attempt, described: Mapping[str, Any]) -> None:
     """Write what an attempt says of its run, unless it is there: a late write changes nothing."""
-    document = {"attempt": attempt, "outlast": __version__, **described}
-    store.create_or_confirm(description_name(attempt), [seal(document, "indented")])
+    ids = {"attempt": attempt.number, "claim": attempt.claim_id, "outlast": __version__}
+    attempt.store.create_or_confirm(
+        description_name(attempt.number), [seal({**ids, **described}, "indented")]
+    )
 
 
 def find_description(store: Store) -> str:
@@ -87,6 +97,9 @@ def read_description(store: Store) -> dict[str, Any]:
             description = unseal(content, where=name, layout="indented")
             if description_name(description["attempt"]) != name:
                 raise SealError(f"It is that of attempt {description['attempt']}.")
+            claim = read_sealed(store, claim_name(description["attempt"]))
+            if not belongs_to(description, claim):
+                raise SealError("It is that of another run, and does not belong to the attempt's claim.")
         dict(description["recipe"])
         return cast(dict[str, Any], description)
     except ObjectNotFound:
@@ -98,5 +111,23 @@ def read_description(store: Store) -> dict[str, Any]:
         raise RunError(
             f"The run's description is damaged: {reason}",
             where=f"{store.url}/{name}",
-            remedy="run the line that trains it again: it writes the description anew",
+            remedy=_REMEDY,
         ) from None
+
+
+def check_same_run(description: Mapping[str, Any], commit: Commit, *, where: str) -> None:
+    """Check that a description is of the run that a checkpoint is of, as far as both tell their identity.
+
+    Raises:
+        RunError: it is another run's. Names what differs.
+    """
+    ours, theirs = description.get("identity", {}), commit.identity
+    common = (ours.keys() & theirs.keys()) - _CHANGING
+    found = [each for key in sorted(common) for each in differences(theirs[key], ours[key], key)]
+    for name, checkpoint, described in found[:1]:
+        raise RunError(
+            f"The description is of another run than the checkpoint of step {commit.step}: of {name} the "
+            f"checkpoint says {checkpoint!r:.200}, the description {described!r:.200}.",
+            where=where,
+            remedy=f"restore what was changed (`outlast verify` looks at all of it); or {_REMEDY}",
+        )

@@ -19,7 +19,12 @@ from outlast.logs import log
 from outlast.recipe import make_recipe
 from outlast.run.assemble import assemble
 from outlast.run.checkpoints import NEWEST, Which, restore_run
-from outlast.run.directory import find_description, read_description, read_recipe_tables
+from outlast.run.directory import (
+    check_same_run,
+    find_description,
+    read_description,
+    read_recipe_tables,
+)
 from outlast.run.held_out import open_held_out
 from outlast.run.kind import Former, Parts
 from outlast.storage import open_store, place_of
@@ -103,7 +108,9 @@ def _open_run(
     where = f"{store.url}/{find_description(store)}"
     parts = assemble(make_recipe(tables, where=where, overrides=overrides))
     restored = restore_run(store, which, overrides=overrides).restored
-    parts.kind.check_same_labels(Former(run_dir, restored, read_description(store)), parts)
+    description = read_description(store)
+    check_same_run(description, restored.commit, where=where)
+    parts.kind.check_same_labels(Former(run_dir, restored, description), parts)
     return parts, restored
 
 

@@ -9,7 +9,7 @@ from outlast.config import checked
 from outlast.recipe import kind_of
 from outlast.run.assemble import RUN_KINDS
 from outlast.run.checkpoints import Which, restore_run
-from outlast.run.directory import read_description
+from outlast.run.directory import check_same_run, find_description, read_description
 from outlast.run.kind import Former
 from outlast.storage import local_place, open_store
 from outlast.training.ranking import read_evaluations
@@ -29,6 +29,7 @@ def export_run(run_dir: str | Path, out: str | Path, *, step: int | None = None,
     kind = RUN_KINDS[kind_of(description["recipe"])]
     chosen = restore_run(store, Which(step=step, best=best), prefix=kind.prefix)
     restored = chosen.restored
+    check_same_run(description, restored.commit, where=f"{store.url}/{find_description(store)}")
     provenance = {
         "outlast": __version__,
         "step": restored.commit.step,

@@ -20,12 +20,10 @@ from outlast.checkpoint.save import CheckpointWriter
 from outlast.errors import ConfigError
 from outlast.huggingface.load import CONFIG_NAME, WEIGHTS_NAME
 from outlast.logs import log
-from outlast.run.directory import FORMER_NAME, TOKENIZER_FOLDER, write_description
+from outlast.run.directory import FORMER_NAME, RECIPE_NAME, TOKENIZER_FOLDER, write_description
 from outlast.storage import Store
 from outlast.storage.regular import open_regular
 from outlast.training.identity import Identity
-
-RECIPE_NAME = "recipe.toml"
 
 
 def check_place(store: Store) -> None:
@@ -72,7 +70,7 @@ def write_import(
     try:
         write_more()
         store.replace(RECIPE_NAME, [_toml_tables([*head, *comments], fragment).encode()])
-        write_description(store, attempt.number, {**described, "identity": identity})
+        write_description(attempt, {**described, "identity": identity})
         attempt.record_restored(0)
         writer = CheckpointWriter(store, CheckpointConfig(), attempt, identity, {}, report=log.info)
         writer.save(0, {"step": np.zeros([], np.int32), **arrays}, wait=True)

@@ -14,7 +14,7 @@ from outlast.errors import CheckpointError, ConfigError
 from outlast.logs import log
 from outlast.models.params import Params, flatten
 from outlast.run.checkpoints import NEWEST, Which, restore_run
-from outlast.run.directory import read_description
+from outlast.run.directory import check_same_run, find_description, read_description
 from outlast.run.kind import Former, Parts
 from outlast.storage import open_store
 from outlast.training.identity import Identity
@@ -65,6 +65,7 @@ def initialized_from(source: Source, state: TrainState, parts: Parts[Any, Any]) 
         )
     log.info("starting from the parameters of step %d of %s", restored.commit.step, run_dir)
     description = read_description(store)
+    check_same_run(description, restored.commit, where=f"{store.url}/{find_description(store)}")
     return kind.start_from(Former(run_dir, restored, description, source.other_tokenizer), state, parts)
 
 

@@ -2,8 +2,8 @@
 
 In: a path or URL. Out: what is wrong, a line for each file. What it is follows from what lies there: a run
 or an import, a data set of text or images or a build of one, a tokenizer, an exported model, a cache of
-shards. Nothing is changed. Not looked at are what nothing reads again (metrics) and what people are to edit
-(model cards, ``recipe.toml``).
+shards. Nothing is changed. Not looked at, and named, are what nothing reads again (metrics) and what people
+are to edit (model cards, ``recipe.toml``): no digest of them is kept.
 """
 
 import hashlib
@@ -14,35 +14,30 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from outlast.checkpoint.format import parse_commit
-from outlast.checkpoint.inspect import verify_run as verify_checkpoints
-from outlast.checkpoint.lineage import (
-    COMMITS,
-    DATA,
-    CommitKey,
-    is_list_name,
-    parse_attempt_name,
-    parse_commit_name,
-    parse_data_name,
-)
 from outlast.checkpoint.records import attempt_objects, list_keys
-from outlast.errors import ConfigError, ObjectNotFound, OutlastError, SealError, StorageError
-from outlast.huggingface.digests import PROVENANCE_NAME, changed_files, read_digests
+from outlast.errors import ConfigError, OutlastError, SealError, StorageError
+from outlast.huggingface.digests import CARD_NAME, PROVENANCE_NAME, changed_files, read_digests
 from outlast.images.manifest import is_image_set
 from outlast.images.verify import verify_images
-from outlast.run.directory import FORMER_NAME, TOKENIZER_FOLDER, find_description, read_description
+from outlast.run.directory import FORMER_NAME, RECIPE_NAME, TOKENIZER_FOLDER
+from outlast.run.verify_run import check_tokenizer, told, verify_run
 from outlast.shards.manifest import read_manifest
 from outlast.shards.verify import verify_manifest
 from outlast.storage import Store, open_store, split_url
 from outlast.storage.checksummed_json import DIGEST_KEY, unseal
 from outlast.tokenizer.manifest import FORMAT as TOKENIZER_FORMAT
-from outlast.tokenizer.manifest import MANIFEST_NAME, read_tokenizer_manifest
-from outlast.training.ranking import FOLDER as EVALUATIONS
-from outlast.training.ranking import parse_evaluation
+from outlast.tokenizer.manifest import MANIFEST_NAME
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PLAN_NAME = "plan.json"
 _RECORDS_FORMAT = "outlast-tfrecord"
+_HEADLESS = (
+    (MANIFEST_NAME, "shards of a data set", r".+-\d{5}-of-\d{5}\.safetensors|.+\.index\.safetensors"),
+    (MANIFEST_NAME, "TFRecord files", r".*\.tfrecord.*"),
+    (PROVENANCE_NAME, "files of a model", r"model\.safetensors"),
+    (MANIFEST_NAME, "files of a tokenizer", r"tokenizer\.json|.+\.model"),
+)
+"""What lists files, what they are, and how one of them is named."""
 _DOCUMENTS = (
     (r"(?:pairs-\d{1,5}/)?plan", "outlast-plan"),
     (r"repair", "outlast-repair"),
@@ -64,10 +59,7 @@ def verify_anything(place: str) -> list[str]:
         ConfigError: nothing there that the package writes.
         StorageError: the store does not answer, or cannot tell what it holds.
     """
-    folder, name = split_url(place.rstrip("/"))
-    if name == MANIFEST_NAME:
-        place = folder
-    store = open_store(place)
+    store = _opened(place)
     verify = _kind_of(store)
     try:
         return list(verify(store))
@@ -77,9 +69,24 @@ def verify_anything(place: str) -> list[str]:
         return [f"{error.where or store.url}: {error.message}"]
 
 
+def not_looked_at(place: str) -> list[str]:
+    """Return what ``verify_anything`` knows of and does not look at. Errors as there."""
+    store = _opened(place)
+    return [
+        name
+        for name in _FREE.get(_kind_of(store), ())
+        if (any(store.list(name)) if name.endswith("/") else store.exists(name))
+    ]
+
+
+def _opened(place: str) -> Store:
+    folder, name = split_url(place.rstrip("/"))
+    return open_store(folder if name == MANIFEST_NAME else place)
+
+
 def _kind_of(store: Store) -> Callable[[Store], Iterator[str]]:
     if _lists_attempts(store) or store.exists(FORMER_NAME):
-        return _verify_run
+        return verify_run
     if store.exists(PROVENANCE_NAME):
         return _verify_export
     if store.exists(MANIFEST_NAME):
@@ -91,6 +98,7 @@ def _kind_of(store: Store) -> Callable[[Store], Iterator[str]]:
         return _verify_unfinished
     if _is_cache(store):
         return _verify_cache
+    _refuse_headless(store)
     raise ConfigError(
         "There is nothing here that Outlast writes.",
         where=store.url,
@@ -102,61 +110,25 @@ def _kind_of(store: Store) -> Callable[[Store], Iterator[str]]:
     )
 
 
+def _refuse_headless(store: Store) -> None:
+    """Raise ConfigError where files lie whose list is gone."""
+    names: list[str] = []
+    with suppress(StorageError):  # http lists nothing
+        names = [info.name for info in store.list("")]
+    for head, what, pattern in _HEADLESS:
+        if found := next((name for name in names if re.fullmatch(pattern, name)), None):
+            raise ConfigError(
+                f"{head} is missing, which alone says what the {what} here should hold.",
+                where=store.url_of(head),
+                expected=f"it beside {found}",
+                remedy="put it back, or make the folder anew; one from elsewhere cannot be verified",
+            )
+
+
 def _lists_attempts(store: Store) -> bool:
     with suppress(StorageError):  # http lists nothing: there a run is not read either
         return bool(attempt_objects(store) or list_keys(store))
     return False
-
-
-def _verify_run(store: Store) -> Iterator[str]:
-    try:
-        yield from verify_checkpoints(store.url)
-    except OutlastError as error:  # there is none
-        yield f"{store.url}: {error.message}"
-    attempts = [
-        line
-        for info in store.list("attempts/")
-        for line in _told(info.name, partial(_check_attempt, store, info.name))
-    ]
-    yield from attempts
-    for info in store.list(EVALUATIONS):
-        yield from _told(info.name, lambda name=info.name: _check_evaluation(store, name))
-    for info in store.list(DATA):
-        key = parse_data_name(info.name)
-        if key is not None and is_list_name(info.name):
-            check = partial(_check_list, store, info.name, key)
-            yield from _told(info.name, check)
-    tokenizer: list[str] = []
-    try:
-        tokenizer += [read_description(store)["identity"]["data"].get("tokenizer")]
-    except KeyError:
-        pass
-    except OutlastError as error:
-        name = find_description(store)
-        if not any(line.startswith(f"{name}: ") for line in attempts):
-            yield f"{name}: {error.message}"
-    if store.exists(f"{TOKENIZER_FOLDER}/{MANIFEST_NAME}") or any(tokenizer):
-        yield from _check_tokenizer(store, TOKENIZER_FOLDER, next(filter(None, tokenizer), None))
-
-
-def _check_list(store: Store, name: str, key: CommitKey) -> None:
-    parse_commit(store.read(name), name=key.name)
-
-
-def _check_attempt(store: Store, name: str) -> None:
-    parsed = parse_attempt_name(name)
-    if parsed is None:
-        return
-    number, kind = parsed
-    document = unseal(store.read(name), where=name, layout="indented" if kind == "run.json" else "line")
-    if document.get("attempt") != number:
-        raise SealError(f"It is that of attempt {document.get('attempt')}.")
-
-
-def _check_evaluation(store: Store, name: str) -> None:
-    commit = parse_commit_name(COMMITS + name.removeprefix(EVALUATIONS))
-    if commit is not None:
-        parse_evaluation(store.read(name), commit)
 
 
 def _verify_data(store: Store) -> Iterator[str]:
@@ -166,13 +138,13 @@ def _verify_data(store: Store) -> Iterator[str]:
     else:
         yield from verify_manifest(url)
         tokenizer = read_manifest(url)[0].tokenizer
-        yield from _check_tokenizer(store, tokenizer.path, tokenizer.fingerprint)
+        yield from check_tokenizer(store, tokenizer.path, tokenizer.fingerprint)
     yield from _verify_build(store)
 
 
 def _verify_unfinished(store: Store) -> Iterator[str]:
     if store.exists(f"{TOKENIZER_FOLDER}/{MANIFEST_NAME}"):
-        yield from _check_tokenizer(store, TOKENIZER_FOLDER, None)
+        yield from check_tokenizer(store, TOKENIZER_FOLDER, None)
     yield from _verify_build(store, is_finished=False)
 
 
@@ -184,7 +156,7 @@ def _verify_build(store: Store, *, is_finished: bool = True) -> Iterator[str]:
                 if match := re.fullmatch(pattern + r"\.json", info.name):
                     files: dict[str, str] = {}
                     number = match[match.lastindex or 0]
-                    yield from _told(
+                    yield from told(
                         info.name, partial(_check_document, store, info.name, form, number, files)
                     )
                     if not is_finished or info.name.startswith("cleaning/"):
@@ -196,8 +168,8 @@ def _check_document(store: Store, name: str, form: str | None, number: str, file
     document = _read_document(store.read(name))
     if document.get("format") != form:
         raise SealError(f"Its format is {document.get('format')!r:.100}.")
-    told = document.get("table", document)
-    own = [str(told.get(key)).partition("/")[0] for key in ("number", "piece", "task", "name")]
+    about = document.get("table", document)
+    own = [str(about.get(key)).partition("/")[0] for key in ("number", "piece", "task", "name")]
     if number != name and number not in [one.removesuffix(".safetensors").zfill(5) for one in own]:
         raise SealError("It is another's.")
     if form != "outlast-repair":  # whose files are still to be made
@@ -230,7 +202,7 @@ def _read_document(content: bytes) -> dict[str, Any]:
 
 def _check_digests(store: Store, files: dict[str, str]) -> Iterator[str]:
     for name, digest in files.items():
-        yield from _told(name, partial(_check_digest, store, name, digest))
+        yield from told(name, partial(_check_digest, store, name, digest))
 
 
 def _check_digest(store: Store, name: str, digest: str) -> None:
@@ -249,22 +221,13 @@ _FORMER_TABLE = {"name", "size_bytes", "sha256", "num_examples", "num_random"}
 
 def _verify_tokenizer(store: Store) -> Iterator[str]:
     folder, name = split_url(store.url)
-    yield from _check_tokenizer(open_store(folder), name, None)
-
-
-def _check_tokenizer(store: Store, path: str, fingerprint: str | None) -> Iterator[str]:
-    def check() -> None:
-        found = read_tokenizer_manifest(store, path).fingerprint
-        if fingerprint not in (None, found):
-            raise SealError(f"It has the fingerprint {found}, the manifest beside it says {fingerprint}.")
-
-    yield from _told(path, check)
+    yield from check_tokenizer(open_store(folder), name, None)
 
 
 def _verify_records(store: Store) -> Iterator[str]:
     files: dict[str, str] = {}
     check = partial(_check_document, store, MANIFEST_NAME, _RECORDS_FORMAT, MANIFEST_NAME, files)
-    yield from _told(MANIFEST_NAME, check)
+    yield from told(MANIFEST_NAME, check)
     yield from _check_digests(store, files)
     yield from _verify_build(store)
 
@@ -273,7 +236,8 @@ def _verify_export(store: Store) -> Iterator[str]:
     digests = read_digests(store)
     yield from (f"{name}: is missing" for name in digests if not store.exists(name))
     yield from (
-        f"{name}: has another sha256 than when it was exported" for name in changed_files(store, digests)
+        f"{name}: has another sha256 than {PROVENANCE_NAME} says: one of the two is not as it was exported"
+        for name in changed_files(store, digests)
     )
 
 
@@ -292,13 +256,8 @@ def _verify_cache(store: Store) -> Iterator[str]:
                 yield f"{info.name}: has sha256 {found}, its name says another"
 
 
-def _told(name: str, check: Callable[[], object]) -> Iterator[str]:
-    try:
-        check()
-    except ObjectNotFound:
-        yield f"{name}: is missing"
-    except StorageError:
-        raise
-    except OutlastError as error:
-        place = "" if error.where in (None, "", name) else f"{error.where}: "
-        yield f"{name}: {place}{error.message}"
+_FREE: dict[Callable[[Store], Iterator[str]], tuple[str, ...]] = {
+    verify_run: ("metrics/", RECIPE_NAME),
+    _verify_export: (CARD_NAME,),
+}
+"""What is there for people and has no digest."""
