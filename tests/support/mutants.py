@@ -27,7 +27,7 @@ def mutated(edits: Sequence[Edit]) -> Generator[None]:
     """Run the package with edits. Several of one function are applied one after the other."""
     texts: dict[Callable[..., Any], str] = {}
     for name, old, new in edits:
-        function = pkgutil.resolve_name(f"outlast.{name}")
+        function = inspect.unwrap(pkgutil.resolve_name(f"outlast.{name}"))
         text = texts.get(function) or textwrap.dedent(inspect.getsource(function))
         assert text.count(old) == 1, f"{name} has changed: {old!r}"
         texts[function] = text.replace(old, new)
@@ -36,7 +36,7 @@ def mutated(edits: Sequence[Edit]) -> Generator[None]:
         for function, text in texts.items():
             made: dict[str, Any] = {}
             exec(text, function.__globals__, made)
-            function.__code__ = made[function.__name__].__code__
+            function.__code__ = inspect.unwrap(made[function.__name__]).__code__
         yield
     finally:
         for function, code in kept:
