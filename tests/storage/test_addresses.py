@@ -212,7 +212,8 @@ def test_a_store_that_does_not_answer_is_told_of_once(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(ObjectStore, "silence_seconds", 0.5)
         monkeypatch.setenv("HOME", "/nonexistent")
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{silent.getsockname()[1]}")
+        for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):  # both are asked, one after the other
+            monkeypatch.setenv(name, f"127.0.0.1:{silent.getsockname()[1]}")
         store = open_store("gs://bucket/x")
         for _ in range(2):
             with pytest.raises(StoreUnreachable):

@@ -123,12 +123,13 @@ def export(run_dir: str, out: Path, step: int | None, best: bool) -> None:
     Needs the run directory alone; the data set may be gone.
     """
     from outlast.run.export import export_run
+    from outlast.storage.regular import read_whole
 
     out = export_run(run_dir, out, step=step, best=best)
     echo(out)
     is_of_images = (out / "preprocessor_config.json").exists()
     command = () if is_of_images else (("fill-mask", out, "Text with a [MASK]."),)
-    of: dict[str, Any] = json.loads((out / "outlast.json").read_bytes())["provenance"]
+    of: dict[str, Any] = json.loads(read_whole(out / "outlast.json"))["provenance"]
     tell_end(f"exported step {of['step']}, {of['checkpoint']}: {out}", *command)
 
 

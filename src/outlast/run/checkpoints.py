@@ -82,7 +82,8 @@ def restore_run(
 
     def restore(key: CommitKey, words: str) -> Chosen:
         restored = restore_commit(store, key, prefix=prefix)
-        log.info("the checkpoint of step %d: %s", key.step, words)
+        if which.best:
+            log.info("the checkpoint of step %d: %s", key.step, words)
         return Chosen(restored=restored, words=words)
 
     return _read(store, which, overrides, restore)
